@@ -1,7 +1,7 @@
 """Write the lock files: what Corral needs to run, and what its checks and tests need on top of that.
 
-Makes a throw-away virtual environment per file, installs what pyproject.toml asks for, and writes down the exact versions that came.
-Never writes where they came from: the lock files work with whatever package index pip is told to use.
+Makes a throw-away virtual environment per file, installs what pyproject.toml asks for, and writes down the exact
+versions that came. Never writes where they came from: the lock files work with whatever index pip is told to use.
 """
 
 import subprocess
@@ -25,7 +25,11 @@ def main() -> None:
     runtime_pins = pins_of([*runtime, *build], constraints=[])
     write("requirements.lock", "To build and run Corral.", runtime_pins)
     all_pins = pins_of([*runtime, *development], constraints=runtime_pins)
-    write("requirements-dev.lock", "To check and test Corral, on top of requirements.lock.", sorted(set(all_pins) - set(runtime_pins)))
+    write(
+        "requirements-dev.lock",
+        "To check and test Corral, on top of requirements.lock.",
+        sorted(set(all_pins) - set(runtime_pins)),
+    )
 
 
 def pins_of(requirements: list[str], constraints: list[str]) -> list[str]:

@@ -1,0 +1,1 @@
+"""What builds and checks Corral; never part of the package."""
