@@ -1,0 +1,250 @@
+"""What the deciding code needs of the world, as Protocols. The store, the agent's runtime and the simulator implement
+them; nothing here knows how.
+
+A transaction body is synchronous, short and re-runnable, and does no I/O but through its `Tx`: so a transaction is one
+step in simulation and can never hold a lock across a network call.
+
+Locks are taken in one order everywhere: nodes by name, then sessions by id (`Tx.lock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
+from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session, Token, Why
+from corral.model.spec import SessionSpec
+from corral.scheduling.snapshot import Snapshot
+from corral.wire import Registration, StreamOrder
+
+T = TypeVar("T")
+
+# Hint channels. A hint carries no state: whoever is woken reads the database.
+PLACE, CLAIM, SETTLE, EVENTS = "place", "claim", "settle", "events"
+
+
+def node_channel(name: str) -> str:
+    return f"node:{name}"
+
+
+def session_channel(session_id: str) -> str:
+    return f"session:{session_id}"
+
+
+class Clock(Protocol):
+    """Three clocks, never mixed: `wall` to show, `mono` (seconds, suspend included) for local durations, `sleep`."""
+
+    def wall(self) -> datetime: ...
+    def mono(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Ids(Protocol):
+    """The only source of chance."""
+
+    def session_id(self) -> str: ...
+    def nonce(self) -> str: ...
+
+
+class CrashPoint(Protocol):
+    """A named place where a test may kill the process. Costs nothing otherwise."""
+
+    def __call__(self, name: str) -> None: ...
+
+
+class Watch(Protocol):
+    """A subscription to hint channels. `wait` answers True when hinted since the last wait, False on the time-out."""
+
+    async def wait(self, timeout_s: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Wakeups(Protocol):
+    def watch(self, *channels: str) -> Watch: ...
+
+
+class NewSession(NamedTuple):
+    """A submit: `id` proposed by the caller, the key's scope is the project, `digest` identifies the request."""
+
+    id: str
+    spec: SessionSpec
+    owner: str
+    idempotency_key: str | None = None
+    digest: str = ""
+    requeue_of: str | None = None
+
+
+class Placement(NamedTuple):
+    """One session's kernels with the room each will hold."""
+
+    session: Session
+    group: str
+    kernels: Sequence[Kernel]
+    holdings: Sequence[Holding]
+
+
+class Order(NamedTuple):
+    """What a node is told about one kernel: the row, the session's spec, its devices and its siblings."""
+
+    kernel: Kernel
+    session: Session
+    holdings: Sequence[Holding]
+    siblings: Sequence[Kernel]
+
+
+class SessionFilter(NamedTuple):
+    """What `ps` lists. `after` is the ordinal of the last row of the previous page, newest first."""
+
+    phases: Sequence[str] = ()
+    owner: str | None = None
+    project: str | None = None
+    group: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = {}
+    limit: int = 100
+    after: int | None = None
+
+
+class EventRow(NamedTuple):
+    """One line of the outbox. `id` grows in commit order; `seq` is gapless within the session."""
+
+    id: int
+    at: float
+    session: str | None
+    seq: int
+    entry: Entry
+
+
+class LaunchRow(NamedTuple):
+    """One kernel of any attempt as `audit-launch` shows it: the row, and who wrote what when."""
+
+    kernel: Kernel
+    placed_at: float
+    placed_by: str
+    claimed_at: float | None
+    claimed_by: str | None
+    served_at: float | None
+
+
+class Member(NamedTuple):
+    """A live manager: where other managers' readers and agents reach it, and when it was last seen."""
+
+    id: str
+    url: str
+    seen_at: float
+
+
+class Reads(Protocol):
+    """Questions. Each answers from one snapshot and changes nothing."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970 by the database's clock: the only clock that expiry is judged by."""
+        ...
+
+    def generation(self) -> int: ...
+    def sessions(self, ids: Iterable[str]) -> dict[str, Session]: ...
+    def broken(self, ids: Iterable[str]) -> dict[str, str]:
+        """Of these sessions, those whose stored row cannot be read, with the error (D12)."""
+        ...
+
+    def find_sessions(self, prefix: str, limit: int = 3) -> list[str]: ...
+    def list_sessions(self, what: SessionFilter) -> list[Session]: ...
+    def count_sessions(self) -> dict[str, int]: ...
+    def position(self, session: Session) -> int | None: ...
+    def refusals(self, ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]: ...
+    def kernels(self, ids: Iterable[str]) -> dict[str, list[Kernel]]:
+        """The kernels of each session's current attempt, by rank."""
+        ...
+
+    def launches(self, session_id: str) -> list[LaunchRow]: ...
+    def attempts(self, session_id: str) -> list[dict[str, Any]]: ...
+    def holdings(self, ids: Iterable[str]) -> dict[str, list[Holding]]:
+        """The room each session's current attempt holds, or held last."""
+        ...
+
+    def tokens_sessions(self, tokens: Iterable[str]) -> dict[str, tuple[str, int]]: ...
+    def history(self, session_id: str, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
+    def events(self, after: int, limit: int = 1000) -> list[EventRow]:
+        """Events in commit order, none above the oldest transaction still open (PROTOCOL.md 17)."""
+        ...
+
+    def last_event(self) -> int: ...
+    def nodes(self, names: Iterable[str] | None = None) -> dict[str, Node]: ...
+    def devices(self, nodes: Iterable[str] | None = None) -> list[Device]: ...
+    def groups(self) -> dict[str, ResourceGroup]: ...
+    def snapshot(self, per_shape: int) -> Snapshot: ...
+    def due(self, limit: int) -> list[str]: ...
+    def in_phase(self, phase: str, limit: int) -> list[str]: ...
+    def stale_kernels(self, limit: int) -> list[str]:
+        """Sessions with an uncertified kernel of an older epoch than its node's (PROTOCOL.md 10)."""
+        ...
+
+    def orders(self, node: str, have_version: int) -> list[Order]: ...
+    def streams(self, node: str) -> list[StreamOrder]: ...
+    def blob(self, digest: str) -> bytes | None: ...
+    def credential(self, digest: str) -> tuple[str, str] | None: ...
+    def members(self) -> list[Member]: ...
+    def ledger(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """Every row that model.invariants looks at, as (table, row)."""
+        ...
+
+
+class Tx(Reads, Protocol):
+    """Writes. Each names the state it expects; what it could not change it says."""
+
+    def hint(self, *channels: str) -> None: ...
+    def lock(self, nodes: Iterable[str], sessions: Iterable[str]) -> None: ...
+
+    # sessions
+    def submit(self, new: Sequence[NewSession]) -> list[Session]: ...
+    def write(self, changes: Sequence[Change], by: str) -> set[str]:
+        """Write each guarded change with its history; the ids that took. Ends or reopens attempts with it."""
+        ...
+
+    def note_refusals(self, refusals: Mapping[str, Sequence[Mapping[str, Any]]]) -> None: ...
+    def mark_broken(self, session_id: str, error: str, check_at: float) -> None: ...
+    def postpone(self, ids: Iterable[str], check_at: float) -> None: ...
+
+    # room and kernels
+    def hold(self, placements: Sequence[Placement], by: str) -> None: ...
+    def claim(self, kernels: Sequence[Kernel], by: str) -> None: ...
+    def record(self, facts: Sequence[KernelFact]) -> set[Token]:
+        """Record each kernel fact by first write; the tokens for which something was new."""
+        ...
+
+    def dispute(self, session_id: str, fact: KernelFact, by: str) -> None: ...
+    def certify(self, tokens: Sequence[str], certificate: Certificate) -> None: ...
+    def ask_stop(self, tokens: Sequence[str]) -> None: ...
+    def release_barrier(self, tokens: Sequence[str]) -> None: ...
+    def ask_again(self, tokens: Sequence[str]) -> None: ...
+    def give_room_back(self, attempts: Sequence[tuple[str, int]]) -> None: ...
+
+    # nodes
+    def add_group(self, group: ResourceGroup) -> None: ...
+    def register(self, registration: Registration, before: Node | None, epoch: int) -> bool: ...
+    def touch_node(self, name: str, incarnation: str, nonces: tuple[str, str]) -> bool: ...
+    def served(self, name: str, version: int) -> None: ...
+    def set_node_state(self, names: Sequence[str], state: NodeState, before: float) -> set[str]: ...
+    def back_off(self, node: str, why: Why, until: float) -> None: ...
+    def note_foreign(self, node: str, tokens: Sequence[str]) -> None: ...
+
+    # the rest
+    def add_stream(self, node: str, order: StreamOrder) -> None: ...
+    def drop_stream(self, stream_id: str) -> None: ...
+    def put_blob(self, digest: str, data: bytes) -> None: ...
+    def add_credential(self, name: str, kind: str, digest: str) -> None: ...
+    def seen_member(self, member_id: str, url: str) -> None: ...
+    def prune(self, before: float) -> int: ...
+
+
+class Store(Protocol):
+    """The database. `tx` commits what `fn` did or nothing; a commit whose answer was lost is resolved by its
+    operation id, never by a blind retry. Raises `Unavailable` when the database cannot be reached."""
+
+    @property
+    def wakeups(self) -> Wakeups: ...
+    def tx(self, name: str, fn: Callable[[Tx], T]) -> Awaitable[T]: ...
+    def read(self, name: str, fn: Callable[[Reads], T]) -> Awaitable[T]: ...

@@ -1,0 +1,68 @@
+"""What one scheduling pass sees: waiting sessions grouped by shape, and the free room of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from corral.model.node import Device, Node, ResourceGroup
+from corral.model.resources import Resources
+from corral.model.spec import SessionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What placement needs to know of a session: equal requests share one shape, and one answer."""
+
+    group: str | None
+    resources: Resources
+    nodes: int
+    ranks_per_node: int
+    exclusive: bool
+    on_labels: tuple[tuple[str, str], ...]
+    on_nodes: tuple[str, ...]
+    not_nodes: tuple[str, ...]
+    runtime: str
+
+
+def shape_of(spec: SessionSpec) -> Shape:
+    return Shape(
+        group=spec.group,
+        resources=spec.resources,
+        nodes=spec.nodes,
+        ranks_per_node=spec.ranks_per_node,
+        exclusive=spec.exclusive,
+        on_labels=tuple(sorted(spec.on_labels.items())),
+        on_nodes=tuple(sorted(spec.on_nodes)),
+        not_nodes=tuple(sorted(spec.not_nodes)),
+        runtime=spec.runtime,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pending session that may be placed now, in submit order by `ordinal`."""
+
+    id: str
+    ordinal: int
+    attempt: int
+    seq: int
+    priority: int
+    owner: str
+    project: str
+    submitted_at: float
+    shape: Shape
+    not_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent picture. `now` is the database's time in seconds; `truncated` counts waiting sessions left out
+    because enough of their shape are in."""
+
+    now: float
+    nodes: Sequence[Node]
+    devices: Mapping[str, Sequence[Device]]
+    waiting: Sequence[Waiting]
+    groups: Mapping[str, ResourceGroup] = field(default_factory=dict[str, ResourceGroup])
+    truncated: int = 0
