@@ -1,0 +1,1 @@
+"""Corral's tests. Needs nothing but what `make test` brings."""
