@@ -1,8 +1,9 @@
 """A node's disks as its processes use them: every operation is one step or more, and each can fail.
 
-`SimDisk` is the node's: a durable disk at /, a tmpfs at `tmpfs`; both outlive the processes, the tmpfs no reboot. `SimFiles`
-is that disk in the hands of one process: its calls return `Dead` to a killed one, and its locks go with it. A kill between
-two steps of an operation leaves what a real kill leaves: an empty file, half a write, a temporary name.
+`SimDisk` is the node's: a durable disk at /, a tmpfs at `tmpfs`; both outlive the processes, the tmpfs no reboot.
+`SimFiles` is that disk in the hands of one process: its calls raise `Dead` in a killed one, and its locks go with it.
+A kill between two steps of an operation leaves what a real kill leaves: an empty file, half a write, a temporary name.
+It never decides that a process dies. Next: the world's job port and the agent's state port call it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from corral.testing.simloop import SimLoop
 
 
 class SimDisk:
-    """`is_full` is the world's switch; `full_at` of them are seen by every writer until it is turned back."""
+    """One node's. `is_full` is the world's switch: while it is on, every write that needs space gets ENOSPC."""
 
     def __init__(self, loop: SimLoop, faults: Faults, node: str, tmpfs: str = "/run") -> None:
         self.loop = loop
@@ -31,10 +32,9 @@ class SimDisk:
         self._mount_tmpfs()
 
     def _mount_tmpfs(self) -> None:
-        self.tree.make_directories(self.tmpfs)
+        """Empty, and the mount point itself is never lost: it is a name at the top."""
         where, name = self.tree.parent(self.tmpfs)
-        where.children[name] = Directory()
-        where.sync()
+        where.children[name] = where.durable[name] = Directory()
 
     def reboot(self, power_lost: bool) -> None:
         """The caller has killed the node's processes. An orderly reboot syncs; a loss of power does not."""
@@ -128,7 +128,7 @@ class SimFiles:
         self._need_space(path)
         found = self._tree.find(path)
         file = found if isinstance(found, File) else self._tree.create_excl(path)
-        file.write(file.data + data)
+        file.append(data)
 
     async def replace_atomic(self, path: str, data: bytes, sync: bool = False) -> None:
         """A temporary file next to it, then rename. With `sync` the content is durable before the name is, and both
@@ -198,7 +198,7 @@ class SimFiles:
     # --- durability
 
     async def sync(self, path: str) -> None:
-        """fsync of a file or a directory. An EIO here means: what was written is lost, and no later sync will say so."""
+        """fsync of a file or a directory. EIO: what was written may be lost, and no later sync will say so."""
         await self._step()
         found = self._tree.find(path) if path.strip("/") else self._tree.root
         if found is None:

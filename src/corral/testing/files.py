@@ -1,7 +1,7 @@
 """A tree of files as a disk holds it: inodes, directories, and for each what would survive a loss of power.
 
-It is plain data with the rules of POSIX and raises the errors of the operating system. It never waits, and never decides
-that something fails. Next: `disk.py` makes each operation a step of some process and lets things go wrong.
+It is plain data with the rules of POSIX and raises the errors of the operating system. It never waits, and never
+decides that something fails. Next: `disk.py` makes each operation a step of some process and lets things go wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ class File:
             self.synced = self.data
 
     def write(self, data: bytes) -> None:
+        """Overwrite: every page is dirty again, so the next sync counts."""
         self.data = data
+        self.poisoned = False
+
+    def append(self, data: bytes) -> None:
+        self.data += data
 
 
 class Directory:
@@ -164,13 +169,14 @@ class FileTree:
 
     def lose_power(self, chance: random.Random) -> None:
         """Each change that was not synced is there or not, as chance has it; unsynced content may be torn."""
-        _lose(self.root, chance, set())
+        _lose(self.root, chance, {}, set())
 
 
-def _lose(directory: Directory, chance: random.Random, seen: set[int]) -> None:
+def _lose(directory: Directory, chance: random.Random, undone: dict[int, bool], seen: set[int]) -> None:
+    """`undone` holds one decision per inode: a rename is taken back at both of its names, or at none."""
     for name in sorted(directory.children.keys() | directory.durable.keys()):
         before, after = directory.durable.get(name), directory.children.get(name)
-        if before is not after and chance.random() < 0.5:
+        if before is not after and undone.setdefault(id(after or before), chance.random() < 0.5):
             if before is None:
                 del directory.children[name]
             else:
@@ -178,7 +184,7 @@ def _lose(directory: Directory, chance: random.Random, seen: set[int]) -> None:
     directory.sync()
     for child in directory.children.values():
         if isinstance(child, Directory):
-            _lose(child, chance, seen)
+            _lose(child, chance, undone, seen)
         elif id(child) not in seen:
             seen.add(id(child))
             _tear(child, chance)

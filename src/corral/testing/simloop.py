@@ -15,9 +15,10 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import sys
 from asyncio import events
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from corral.testing.steps import (
@@ -35,6 +36,8 @@ from corral.testing.steps import (
 from corral.testing.trace import Trace, label
 
 T = TypeVar("T")
+
+MOST_WAITS_IN_FINALLY = 100
 
 
 class Uniform(Protocol):
@@ -202,8 +205,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise SimulationError("a SimLoop runs once")
         task = self.create_task(main, name="main", context=contextvars.Context())
         task.add_done_callback(self._main_done)
-        collecting = gc.isenabled()
+        collecting, hooks = gc.isenabled(), sys.get_asyncgen_hooks()
         gc.disable()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._close_generator)
         events._set_running_loop(self)
         self._running = True
         try:
@@ -212,11 +216,17 @@ class SimLoop(asyncio.AbstractEventLoop):
         finally:
             self._running = False
             events._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
         if self.failures:
             raise SimulationError(str(self.failures[0])) from self.failures[0].error
         return task.result()
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """An abandoned async generator runs its `finally` in a task, as in every asyncio loop."""
+        if not self._closed:
+            self.create_task(generator.aclose(), name="aclose")
 
     def _main_done(self, task: asyncio.Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -339,9 +349,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                 kept.append(task)
             elif task._log_traceback:  # pyright: ignore[reportPrivateUsage]  # the only mark of an error not taken
                 task.failed_by_s = min(task.failed_by_s, self.now_s)
-                if self.now_s - task.failed_by_s < patience_s or owner.paused:
+                if owner.alive and (owner.paused or self.now_s - task.failed_by_s < patience_s):
                     kept.append(task)
-                elif owner.alive and (error := task.exception()) is not None:
+                elif (error := task.exception()) is not None and owner.alive:
                     self.report(f"unhandled error in task {task.get_name()}", error, owner)
         owner.tasks[:] = kept
         self._sweep_at = max(self.TASKS_BEFORE_SWEEP, 2 * len(kept))
@@ -371,10 +381,15 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _release(task: SimTask, context: contextvars.Context) -> None:
+    """A TaskGroup that is closed waits for its tasks first, so one `close` may not be enough."""
     coro = task.get_coro()
     if task.done() or not isinstance(coro, Coroutine):
         return
-    try:
-        context.run(coro.close)
-    except BaseException:  # the seed is over: what its leftovers say is of no interest
+    for _ in range(MOST_WAITS_IN_FINALLY):
+        try:
+            context.run(coro.close)
+        except RuntimeError:  # it awaited again, and waits there now
+            continue
+        except BaseException:  # the seed is over: what its leftovers say is of no interest
+            return
         return
