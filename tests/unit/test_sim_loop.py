@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ def make_process(loop: SimLoop, name: str = "p", incarnation: int = 1) -> SimPro
     return SimProcess(loop, Faults.none(), name, incarnation)
 
 
-def run(main: Callable[[SimLoop], Coroutine[Any, Any, Any]], loop: SimLoop | None = None) -> Any:
+def run(main: Callable[..., Coroutine[Any, Any, Any]], loop: SimLoop | None = None) -> Any:
     loop = loop or make_loop()
     try:
         return loop.run(main(loop))
@@ -42,6 +42,30 @@ def test_time_is_virtual_and_moves_only_when_nothing_is_ready() -> None:
         return loop.time()
 
     assert run(main) == 3600.5
+
+
+def test_with_a_step_that_takes_time_a_kill_falls_into_the_middle_of_a_burst() -> None:
+    def steps_before_the_kill(step_s: float) -> int:
+        done = [0]
+
+        async def main(loop: SimLoop) -> None:
+            process = make_process(loop)
+
+            async def burst() -> None:
+                await process.sleep(1.0)
+                for _ in range(100):
+                    done[0] += 1
+                    await yield_once()
+
+            process.spawn(burst())
+            loop.at(1.0005, process.kill)
+            await asyncio.sleep(10)
+
+        run(main, make_loop(step_s=step_s))
+        return done[0]
+
+    assert steps_before_the_kill(0.0) == 100
+    assert 10 < steps_before_the_kill(0.00002) < 90
 
 
 def test_the_seed_chooses_the_order_of_what_is_ready() -> None:
@@ -79,7 +103,9 @@ def test_asyncio_works_on_it() -> None:
         await queue.join()
         for task in workers:
             task.cancel()
-        assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*workers, return_exceptions=True))
+        assert all(
+            isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*workers, return_exceptions=True)
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
                 await asyncio.Event().wait()
@@ -250,7 +276,7 @@ def test_waiting_for_nothing_is_a_deadlock_that_names_who_waits() -> None:
     [
         ({"max_steps": 500}, 0.1, "500 steps used up"),
         ({"max_time_s": 60.0}, 1.0, "60.0 s of virtual time used up"),
-        ({}, 0.0, "100000 steps at one instant used up"),
+        ({}, 0.0, "100000 steps without a rest used up"),
     ],
 )
 def test_a_run_that_never_ends_is_stopped(limits: dict[str, Any], pause_s: float, message: str) -> None:
@@ -270,7 +296,7 @@ def test_an_error_in_a_spawned_task_is_reported_at_once_with_its_place() -> None
         await asyncio.sleep(2)
         raise ValueError("broken")
 
-    async def main(_: SimLoop) -> None:
+    async def main(loop: SimLoop) -> None:
         make_process(loop, "m1").spawn(fails())
         await asyncio.sleep(100)
 
@@ -284,7 +310,7 @@ def test_an_error_in_a_task_that_nobody_looks_at_is_found_though_it_is_still_ref
     async def fails() -> None:
         raise ValueError("a loop ended silently")
 
-    async def main(_: SimLoop) -> None:
+    async def main(loop: SimLoop) -> None:
         kept = asyncio.create_task(fails())
         await asyncio.sleep(100)
         assert kept.done()
@@ -299,10 +325,11 @@ def test_many_tasks_are_let_go_and_an_old_unseen_error_among_them_is_found() -> 
     async def fails() -> None:
         raise ValueError("early")
 
-    async def main(_: SimLoop) -> None:
-        asyncio.create_task(fails())
+    async def main(loop: SimLoop) -> None:
+        kept = asyncio.create_task(fails())
         for _ in range(2000):
             await asyncio.create_task(asyncio.sleep(1))
+        assert kept.done()
 
     with pytest.raises(SimulationError, match="early"):
         run(main, loop)
@@ -314,7 +341,7 @@ def test_an_error_that_is_taken_is_no_failure() -> None:
         await asyncio.sleep(1)
         raise ValueError("expected")
 
-    async def main(_: SimLoop) -> None:
+    async def main(loop: SimLoop) -> None:
         with pytest.raises(ValueError, match="expected"):
             await asyncio.create_task(fails())
         with pytest.raises(ExceptionGroup):
@@ -336,9 +363,9 @@ def test_errors_of_the_dead_are_nobodys() -> None:
             raise ValueError("in a process that is dead by now")
 
         async def body() -> None:
-            asyncio.create_task(fails())
-            await yield_once()
+            kept = asyncio.create_task(fails())
             await asyncio.sleep(5)
+            assert kept.done()
 
         process.spawn(body())
         await asyncio.sleep(1)
@@ -351,7 +378,7 @@ def test_errors_of_the_dead_are_nobodys() -> None:
 
 
 def test_the_main_coroutines_error_is_the_runs() -> None:
-    async def main(_: SimLoop) -> None:
+    async def main(loop: SimLoop) -> None:
         await asyncio.sleep(1)
         raise KeyError("main")
 
@@ -366,7 +393,7 @@ def test_a_checker_after_each_step_stops_the_run_where_it_finds_something() -> N
         if counter[0] == 3:
             loop.violate("the counter reached three")
 
-    async def main(_: SimLoop) -> None:
+    async def main(loop: SimLoop) -> None:
         for _ in range(10):
             await asyncio.sleep(1)
             counter[0] += 1
@@ -408,7 +435,7 @@ def test_an_abandoned_async_generator_runs_its_finally_in_its_process() -> None:
     async def main(loop: SimLoop) -> list[str]:
         seen: list[str] = []
 
-        async def numbers() -> Any:
+        async def numbers() -> AsyncIterator[int]:
             try:
                 yield 1
                 yield 2
@@ -430,14 +457,17 @@ def test_sets_of_tasks_have_the_same_order_in_every_run() -> None:
     def digest() -> str:
         trace = Trace()
 
-        async def main(_: SimLoop) -> None:
+        async def main(loop: SimLoop) -> None:
             ballast = [object() for _ in range(random.randrange(1000))]
             with pytest.raises(ExceptionGroup):
-                async with asyncio.TaskGroup() as group:
-                    for number in range(20):
-                        group.create_task(asyncio.sleep(100 + number), name=f"sleeper {number}")
-                    group.create_task(fails())
+                await sleep_together()
             assert ballast is not None
+
+        async def sleep_together() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(20):
+                    group.create_task(asyncio.sleep(100 + number), name=f"sleeper {number}")
+                group.create_task(fails())
 
         async def fails() -> None:
             await asyncio.sleep(1)

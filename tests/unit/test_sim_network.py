@@ -116,6 +116,18 @@ def test_a_server_that_dies_with_the_request_in_hand_resets_it() -> None:
     run(main, takes_s=3.0)
 
 
+def test_a_machine_that_loses_power_says_nothing_and_refuses_nothing() -> None:
+    async def main(pair: Pair) -> None:
+        pair.loop.at(1.0, pair.server.kill, True)
+        assert isinstance(await pair.ask(), TimedOut)
+        pair.network.darken("server")
+        assert isinstance(await pair.ask(), TimedOut)
+        pair.network.lighten("server")
+        assert isinstance(await pair.ask(), Refused)
+
+    run(main, takes_s=3.0)
+
+
 def test_a_stopped_server_answers_nobody_until_it_goes_on() -> None:
     async def main(pair: Pair) -> None:
         pair.server.pause()

@@ -115,6 +115,27 @@ def test_a_crash_point_kills_at_the_planned_pass_and_nothing_below_it_happens() 
     assert faults.crashes == {"launch.after_commit": 1}
 
 
+def test_a_process_can_be_stopped_at_a_point_and_goes_on_by_itself() -> None:
+    faults, passed = Faults.none(), list[float]()
+    faults.always("process.pause_at_point")
+
+    async def main(loop: SimLoop, faults: Faults) -> None:
+        process = SimProcess(loop, faults, "m0")
+
+        async def body() -> None:
+            for _ in range(3):
+                process.point("anywhere")
+                passed.append(loop.now_s)
+                await process.sleep(0.001)
+
+        await process.spawn(body())
+
+    run(main, faults)
+    assert passed[0] == 0.0
+    assert passed[1] - passed[0] > 0.01 or passed[2] - passed[1] > 0.01
+    assert faults.counts["process.pause_at_point"] == 3
+
+
 def test_every_call_of_a_dead_process_says_so() -> None:
     async def main(loop: SimLoop, faults: Faults) -> None:
         process = SimProcess(loop, faults, "p")
@@ -170,7 +191,7 @@ def test_a_fault_can_be_switched_on_and_off_and_must_exist() -> None:
     assert faults.hit("disk.full")
     faults.never("disk.full")
     assert not faults.hit("disk.full")
-    with pytest.raises(KeyError, match="no fault kind 'disk.ful'"):
+    with pytest.raises(KeyError, match=r"no fault kind 'disk\.ful'"):
         faults.always("disk.ful")
 
 

@@ -29,14 +29,15 @@ class TokenCounter:
         self.chance = random.Random(f"{seed}:world")
         self.trace = Trace() if traced else None
         self.faults = Faults(seed)
-        self.loop = SimLoop(random.Random(f"{seed}:order"), max_steps=200_000, trace=self.trace)
+        self.loop = SimLoop(random.Random(f"{seed}:order"), step_s=5e-5, max_steps=200_000, trace=self.trace)
+        self.faults.note = self.loop.world_note
         self.network = SimNetwork(self.loop, self.faults)
-        self.disk = SimDisk(self.loop, self.faults, NODE)
+        self.disk = SimDisk(self.loop, self.faults, NODE, step_s=0.02)
         self.disk.tree.make_directories(JOBS)
         self.disk.tree.directory("/").sync()
         self.disk.tree.directory("/state").sync()
         self.truth = GroundTruth(self.loop)
-        self.trees = SimTrees(self.loop, self.faults, NODE, self.truth)
+        self.trees = SimTrees(self.loop, self.faults, NODE, self.truth, step_s=0.02)
         self.clock = HostClock(self.loop, rate=self.chance.uniform(0.98, 1.02))
         self.mutant = mutant
         self.wanted = [f"1-session{i}-1-0" for i in range(self.chance.randrange(2, 6))]
@@ -166,8 +167,8 @@ class TokenCounter:
 
     def reboot(self, power_lost: bool) -> None:
         for shim in self.shims:
-            shim.kill()
-        self.processes[NODE].kill()
+            shim.kill(silently=True)
+        self.processes[NODE].kill(silently=True)
         self.trees.power_off()
         self.disk.reboot(power_lost)
 

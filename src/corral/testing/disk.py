@@ -13,14 +13,15 @@ import random
 
 from corral.testing.faults import Faults
 from corral.testing.files import Directory, File, FileTree
-from corral.testing.process import SimProcess, yield_once
+from corral.testing.process import SimProcess, take_time
 from corral.testing.simloop import SimLoop
 
 
 class SimDisk:
-    """One node's. `is_full` is the world's switch: while it is on, every write that needs space gets ENOSPC."""
+    """One node's. `is_full` is the world's switch: while it is on, every write that needs space gets ENOSPC.
+    `step_s` is the longest that one operation takes undisturbed; with 0 it is a mere scheduling point."""
 
-    def __init__(self, loop: SimLoop, faults: Faults, node: str, tmpfs: str = "/run") -> None:
+    def __init__(self, loop: SimLoop, faults: Faults, node: str, tmpfs: str = "/run", step_s: float = 0.0) -> None:
         self.loop = loop
         self.faults = faults
         self.node = node
@@ -28,7 +29,8 @@ class SimDisk:
         self.tree = FileTree()
         self.is_full = False
         self.boots = 1
-        self._chance = random.Random(f"{faults.seed}:disk:{node}")
+        self.step_s = step_s
+        self.chance = random.Random(f"{faults.seed}:disk:{node}")
         self._mount_tmpfs()
 
     def _mount_tmpfs(self) -> None:
@@ -41,7 +43,7 @@ class SimDisk:
         self.boots += 1
         self._mount_tmpfs()
         if power_lost:
-            self.tree.lose_power(self._chance)
+            self.tree.lose_power(self.chance)
         else:
             _settle_all(self.tree)
         self.loop.world_note(f"reboot {self.node} power_lost={power_lost}")
@@ -72,13 +74,8 @@ class SimFiles:
         process.at_exit.append(self._release_locks)
 
     async def _step(self) -> None:
-        """A scheduling point, then the effect: a kill falls before it or after it, never inside."""
-        process = self.process
-        process.check()
-        await yield_once()
-        if self._faults.hit("disk.slow"):
-            await process.sleep(self._faults.span_s(self.SLOW_S))
-        process.check()
+        longest_s = self.SLOW_S if self._faults.hit("disk.slow") else self.disk.step_s
+        await take_time(self.process, self.disk.chance, longest_s)
 
     def _need_space(self, path: str) -> None:
         if self.disk.is_full or self._faults.hit("disk.full"):

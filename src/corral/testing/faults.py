@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 # The chance of each kind at intensity 1, per opportunity.
 BASE_RATES: Mapping[str, float] = {
@@ -21,14 +21,16 @@ BASE_RATES: Mapping[str, float] = {
     "network.reset": 0.02,
     "disk.slow": 0.01,
     "disk.full": 0.002,
-    "disk.sync_error": 0.001,
+    "disk.sync_error": 0.01,
     "process.crash_point": 1.0,
+    "process.pause_at_point": 0.002,
     "tree.slow_death": 0.1,
 }
 
 
 class Faults:
-    """`rates` adds kinds of the world's own to the table above, or changes a rate."""
+    """`rates` adds kinds of the world's own to the table above, or changes a rate. `note`, when set, hears of each hit:
+    give it `SimLoop.world_note` to have them in the trace."""
 
     OFF_IN = 0.25
     POINT_IS_HOT_IN = 0.3
@@ -40,6 +42,7 @@ class Faults:
         self.passes: Counter[str] = Counter()
         self.crashes: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
+        self.note: Callable[[str], object] | None = None
         self.is_quiet = False
         self._point_rates: dict[str, float] = {}
         self._planned: dict[str, set[int]] = {}
@@ -60,6 +63,8 @@ class Faults:
         if self.is_quiet or rate == 0.0 or self.chance.random() >= rate:
             return False
         self.counts[kind] += 1
+        if self.note is not None:
+            self.note(f"fault {kind}")
         return True
 
     def always(self, *kinds: str) -> None:

@@ -67,6 +67,7 @@ class SimNetwork:
         self.trip_s = trip_s
         self.listeners: dict[str, Listener] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.dark: set[str] = set()
         self.served = 0
         self._chance = random.Random(f"{faults.seed}:network")
 
@@ -92,8 +93,16 @@ class SimNetwork:
         self.cuts.discard((source, target))
         self.loop.world_note(f"mend {source} -> {target}")
 
+    def darken(self, name: str) -> None:
+        """Its machine is off: requests to it are not refused, they vanish."""
+        self.dark.add(name)
+
+    def lighten(self, name: str) -> None:
+        self.dark.discard(name)
+
     def heal(self) -> None:
         self.cuts.clear()
+        self.dark.clear()
 
     # --- the call
 
@@ -134,7 +143,7 @@ class SimNetwork:
 
     def _arrive(self, call: _Call) -> None:
         """At the target's machine: whoever listens now gets it, however long ago it was sent."""
-        if self._is_cut(call.source.name, call.target):
+        if call.target in self.dark or self._is_cut(call.source.name, call.target):
             return
         listener = self.listeners.get(call.target)
         if listener is None:
@@ -145,8 +154,9 @@ class SimNetwork:
         self.served += 1
         server = listener.process
 
-        def broken(_: SimProcess) -> None:
-            self._answer(call, None, Reset(f"{call.target} died while it served"))
+        def broken(dead: SimProcess) -> None:
+            if not dead.died_silently:
+                self._answer(call, None, Reset(f"{call.target} died while it served"))
 
         server.at_exit.append(broken)
         server.spawn(self._serve(listener, call, broken), name=f"serve {call.target}")

@@ -19,6 +19,7 @@ from corral.testing.simloop import SimLoop
 from corral.testing.steps import Dead, Owner, SimTask
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+LONGEST_PAUSE_S = 60.0
 CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -52,10 +53,20 @@ def yield_once() -> Generator[None, None, None]:
     yield
 
 
+async def take_time(process: SimProcess, chance: random.Random, longest_s: float) -> None:
+    """One step of work outside the process, a system call say: a kill falls before it, or after it, never inside."""
+    process.check()
+    if longest_s > 0.0:
+        await process.sleep(longest_s * chance.random())
+    else:
+        await yield_once()
+    process.check()
+
+
 class SimProcess(Owner):
     """`name` is what a restart keeps ("m0", "n1.agent"); `incarnation` tells this life from the last."""
 
-    __slots__ = ("_chance", "at_exit", "clock", "faults", "incarnation", "loop", "name")
+    __slots__ = ("_chance", "at_exit", "clock", "died_silently", "faults", "incarnation", "loop", "name")
 
     def __init__(
         self, loop: SimLoop, faults: Faults, name: str, incarnation: int = 1, clock: HostClock | None = None
@@ -66,6 +77,7 @@ class SimProcess(Owner):
         self.name = name
         self.incarnation = incarnation
         self.clock = clock or HostClock(loop)
+        self.died_silently = False
         self.at_exit: list[Callable[[SimProcess], object]] = []
         self._chance = random.Random(f"{faults.seed}:ids:{self.title}")
         loop.adopt(self)
@@ -93,10 +105,12 @@ class SimProcess(Owner):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.loop.report("unhandled error in a task of the process", error, self)
 
-    def kill(self) -> None:
-        """SIGKILL. Locks, connections and children that hang on this process learn of it through `at_exit`."""
+    def kill(self, silently: bool = False) -> None:
+        """SIGKILL. Locks, connections and children that hang on this process learn of it through `at_exit`. Silently:
+        with its machine, so that no peer gets as much as a reset."""
         if not self.alive:
             return
+        self.died_silently = silently
         self.loop.kill(self)
         self.loop.world_note(f"kill {self.title}")
         for hook in list(self.at_exit):
@@ -151,11 +165,15 @@ class SimProcess(Owner):
     # --- ports.CrashPoint and reachability
 
     def point(self, name: str) -> None:
-        """A place between two effects where this process may die: then nothing below the call happens."""
+        """A place between two effects where this process may die: then nothing below the call happens. Or it is
+        stopped there: it takes no further step, from its next await on, until it is resumed."""
         self.check()
         if self.faults.crash(name):
             self.kill()
             raise Dead
+        if self.faults.hit("process.pause_at_point"):
+            self.pause()
+            self.loop.at(self.faults.span_s(LONGEST_PAUSE_S), self.resume)
 
     def sometimes(self, name: str) -> None:
         """Count that a rare path was taken. One that no seed ever takes is a hole in the simulation."""

@@ -1,8 +1,9 @@
 """A small asyncio loop: virtual time, a seeded choice of the next step, processes that can be killed or stopped.
 
 It knows handles, timers and the owner of each (an `Owner`, found in the handle's context). It never starts a thread,
-opens a socket or looks at a real clock: whoever tries gets a clear error. A step takes no time; time moves only
-when nothing is ready. Next: `process.py` gives owners their clocks and identities.
+opens a socket or looks at a real clock: whoever tries gets a clear error. A step takes `step_s`; with 0 time moves only
+when nothing is ready, and then no timer, so no kill either, ever falls into the middle of a burst of steps. Next:
+`process.py` gives owners their clocks and identities.
 
 How killing works. `task.cancel()` is no kill: it runs `finally`. Here a killed owner's handles never run again, and its
 coroutines stay referenced, since collecting one would throw GeneratorExit into it. `close()` releases them all after
@@ -49,14 +50,21 @@ class Uniform(Protocol):
 class SimLoop(asyncio.AbstractEventLoop):
     """One loop runs one seed: `run(main)`, the checks, then `close()`."""
 
-    MAX_STEPS_AT_ONE_INSTANT = 100_000
+    MAX_STEPS_WITHOUT_REST = 100_000
     TASKS_BEFORE_SWEEP = 256
     LOOKED_AT_WITHIN_S = 30.0
 
     def __init__(
-        self, chance: Uniform, *, max_steps: int = 2_000_000, max_time_s: float = 1e6, trace: Trace | None = None
+        self,
+        chance: Uniform,
+        *,
+        step_s: float = 0.0,
+        max_steps: int = 2_000_000,
+        max_time_s: float = 1e6,
+        trace: Trace | None = None,
     ) -> None:
         self.chance = chance
+        self.step_s = step_s
         self.now_s = 0.0
         self.steps = 0
         self.trace = trace
@@ -201,7 +209,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run to the end of `main`, or raise the first failure."""
-        if self._closed or self._running:
+        if self._closed or self._task_number:
             raise SimulationError("a SimLoop runs once")
         task = self.create_task(main, name="main", context=contextvars.Context())
         task.add_done_callback(self._main_done)
@@ -236,8 +244,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _run_steps(self, main: SimTask) -> None:
         """The hot loop: everything it touches is a local."""
         ready, chance, trace = self._ready, self.chance.random, self.trace
-        last_step = self._last_step()
+        last_step, step_s, timers = self._last_step(), self.step_s, self._timers
         while not self._stopping:
+            if step_s and timers and timers[0][0] <= self.now_s:
+                self._take_due()
             count = len(ready)
             if count > 1:
                 index = int(chance() * count)
@@ -261,6 +271,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     owner.parked.append(handle)
                     continue
             self.steps = step = self.steps + 1
+            self.now_s += step_s
             if trace is not None:
                 trace.step(self.now_s, "world" if owner is None else owner.title, callback)
             try:
@@ -272,16 +283,16 @@ class SimLoop(asyncio.AbstractEventLoop):
             except BaseException as error:  # whatever a step raises is the finding
                 self.report(f"callback {label(callback)}", error, owner)
             if step >= last_step:
-                which = "" if step >= self._max_steps else " at one instant"
-                self._over_limit(f"{self.MAX_STEPS_AT_ONE_INSTANT if which else step} steps{which}", callback)
+                which = "" if step >= self._max_steps else " without a rest"
+                self._over_limit(f"{self.MAX_STEPS_WITHOUT_REST if which else step} steps{which}", callback)
 
     def _last_step(self) -> int:
-        """Code that spins without letting time pass is found by its steps at one instant."""
-        return min(self._max_steps, self.steps + self.MAX_STEPS_AT_ONE_INSTANT)
+        """Code that spins is found by its steps: there is always something ready."""
+        return min(self._max_steps, self.steps + self.MAX_STEPS_WITHOUT_REST)
 
     def _advance(self, main: SimTask) -> None:
         """Nothing is ready: move time to the next timer, and make all that is due ready."""
-        timers, ready = self._timers, self._ready
+        timers = self._timers
         while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)[2].in_heap = None
             self._cancelled_timers -= 1
@@ -289,16 +300,20 @@ class SimLoop(asyncio.AbstractEventLoop):
             error = Deadlock(f"nothing can ever run again; waiting: {self.waiting()}")
             self.report(f"main task {main.get_name()} is not done", error, None)
             return
-        self.now_s = now = timers[0][0]
-        while timers and timers[0][0] <= now:
+        self.now_s = timers[0][0]
+        self._take_due()
+        if self.now_s > self._max_time_s:
+            self._over_limit(f"{self._max_time_s} s of virtual time", self._ready[0].callback)
+
+    def _take_due(self) -> None:
+        timers, ready, now_s = self._timers, self._ready, self.now_s
+        while timers and timers[0][0] <= now_s:
             handle = heapq.heappop(timers)[2]
             handle.in_heap = None
             if not handle.is_cancelled:
                 ready.append(handle)
             else:
                 self._cancelled_timers -= 1
-        if now > self._max_time_s:
-            self._over_limit(f"{self._max_time_s} s of virtual time", ready[0].callback)
 
     def _over_limit(self, limit: str, callback: Callable[..., object] | None) -> None:
         error = LimitReached(f"{limit} used up at t={self.now_s:.3f} s in {label(callback)}; waiting: {self.waiting()}")

@@ -7,13 +7,14 @@ what those have to agree with. Next: the simulated job port of the world calls `
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from corral.testing.faults import Faults
-from corral.testing.process import SimProcess, yield_once
+from corral.testing.process import SimProcess, take_time
 from corral.testing.simloop import SimLoop
 
 
@@ -99,7 +100,7 @@ class SimTrees:
 
     PID_SPACE = 300
 
-    def __init__(self, loop: SimLoop, faults: Faults, node: str, truth: GroundTruth) -> None:
+    def __init__(self, loop: SimLoop, faults: Faults, node: str, truth: GroundTruth, step_s: float = 0.0) -> None:
         self.loop = loop
         self.faults = faults
         self.node = node
@@ -107,6 +108,7 @@ class SimTrees:
         self.trees: dict[str, Tree] = {}
         self.pids: dict[int, Tree] = {}
         self.innocents_hit = 0
+        self.step_s = step_s
         self._last_pid = 100
         self._chance = random.Random(f"{faults.seed}:trees:{node}")
 
@@ -123,14 +125,12 @@ class SimTrees:
         dies_with_caller: bool = True,
     ) -> Tree:
         """Fork and exec: the one moment that INVARIANTS.md counts as a start."""
-        await _turn(caller)
-        main_pid = self._new_pid()
-        tree = Tree(token, session, rank, self.node, devices, plan, main_pid, self.loop.now_s, {main_pid})
-        self.pids[main_pid] = tree
-        for _ in range(plan.descendants):
-            pid = self._new_pid()
-            tree.pids.add(pid)
-            self.pids[pid] = tree
+        await self._turn(caller)
+        if len(self.pids) + 1 + plan.descendants > self.PID_SPACE // 2:
+            raise BlockingIOError(errno.EAGAIN, f"node {self.node} has no process ids left")
+        pids = [self._take_pid() for _ in range(1 + plan.descendants)]
+        tree = Tree(token, session, rank, self.node, devices, plan, pids[0], self.loop.now_s, set(pids))
+        self.pids.update(dict.fromkeys(pids, tree))
         self.trees[token] = tree
         self.truth.started(tree)
         self.loop.at(plan.lasts_s, self._main_ends, tree, plan.exit_code, None)
@@ -140,7 +140,7 @@ class SimTrees:
 
     async def terminate(self, caller: SimProcess, pid: int, token: str) -> bool:
         """SIGTERM to a process id that the caller believes to be of `token`. False: no such process."""
-        await _turn(caller)
+        await self._turn(caller)
         tree = self.pids.get(pid)
         if tree is None:
             return False
@@ -154,30 +154,33 @@ class SimTrees:
 
     async def kill_tree(self, caller: SimProcess, token: str) -> None:
         """SIGKILL to all of it. Death may take a moment, or as long as the plan's device driver wants."""
-        await _turn(caller)
+        await self._turn(caller)
         self.kill_now(token)
 
     async def is_empty(self, caller: SimProcess, token: str) -> bool:
-        await _turn(caller)
+        await self._turn(caller)
         return token not in self.trees
 
     async def tokens(self, caller: SimProcess) -> list[str]:
         """The tokens with a living process, whether or not a job directory knows them."""
-        await _turn(caller)
+        await self._turn(caller)
         return sorted(self.trees)
 
     async def wait_empty(self, caller: SimProcess, token: str) -> None:
-        await _turn(caller)
+        await self._turn(caller)
         tree = self.trees.get(token)
         if tree is not None:
             await _until(caller, tree.on_empty)
 
     async def wait_main(self, caller: SimProcess, tree: Tree) -> tuple[int | None, int | None]:
         """The main process's (exit code, signal), when it has ended."""
-        await _turn(caller)
+        await self._turn(caller)
         if tree.main_lives:
             await _until(caller, tree.on_main_end)
         return tree.exit_code, tree.signal
+
+    async def _turn(self, caller: SimProcess) -> None:
+        await take_time(caller, self._chance, self.step_s)
 
     # --- the world's doing
 
@@ -196,9 +199,7 @@ class SimTrees:
         for tree in list(self.trees.values()):
             self._killed(tree)
 
-    def _new_pid(self) -> int:
-        if len(self.pids) >= self.PID_SPACE // 2:
-            raise BlockingIOError(f"node {self.node} has no process ids left")
+    def _take_pid(self) -> int:
         while True:
             self._last_pid = 100 + (self._last_pid - 99) % self.PID_SPACE
             if self._last_pid not in self.pids:
@@ -230,12 +231,6 @@ class SimTrees:
                 del self.trees[tree.token]
             self.truth.emptied(tree)
             _tell(tree.on_empty, tree)
-
-
-async def _turn(caller: SimProcess) -> None:
-    caller.check()
-    await yield_once()
-    caller.check()
 
 
 async def _until(caller: SimProcess, hooks: list[Callable[[Tree], object]]) -> None:
