@@ -20,7 +20,7 @@ import sys
 from asyncio import events
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from corral.testing.steps import (
     CURRENT,
@@ -29,6 +29,7 @@ from corral.testing.steps import (
     Failure,
     LimitReached,
     Owner,
+    SealedLoop,
     SimHandle,
     SimTask,
     SimulationError,
@@ -47,7 +48,7 @@ class Uniform(Protocol):
     def random(self) -> float: ...
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+class SimLoop(SealedLoop):
     """One loop runs one seed: `run(main)`, the checks, then `close()`."""
 
     MAX_STEPS_WITHOUT_REST = 100_000
@@ -153,27 +154,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if isinstance(error, Exception) and not self._closed:
             self.report(str(context.get("message", "unhandled error")), error, None)
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise SimulationError(f"{what} cannot be simulated: put it behind a port")
-
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        self._refuse("a thread (run_in_executor, to_thread)")
-
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        self._refuse("a call from another thread")
-
-    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse("a socket")
-
-    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse("a listening socket")
-
-    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse("a real process")
-
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> Any:
-        self._refuse("a signal")
 
     # --- owners
 

@@ -1,4 +1,5 @@
-"""What the simulated loop is made of: its errors, the owner of a step, the handle that is a step, and the task.
+"""What the simulated loop is made of: its errors, the owner of a step, the handle that is a step, the task, and what
+it refuses.
 
 It knows nothing of time or order. Next: `simloop.py` runs these.
 """
@@ -10,7 +11,7 @@ import contextvars
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from corral.testing.trace import label
 
@@ -129,3 +130,28 @@ class SimTask(asyncio.Task[Any]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+class SealedLoop(asyncio.AbstractEventLoop):
+    """The part of a loop that would reach outside the simulation: whoever asks for it is told where to go instead."""
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise SimulationError(f"{what} cannot be simulated: put it behind a port")
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        self._refuse("a thread (run_in_executor, to_thread)")
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        self._refuse("a call from another thread")
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("a socket")
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("a listening socket")
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("a real process")
+
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> Any:
+        self._refuse("a signal")
