@@ -10,21 +10,24 @@ from typing import Any
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, fields, output
 from importlinter.domain.helpers import module_expressions_to_modules
+from importlinter.domain.imports import ModuleExpression
 
 STDLIB = "stdlib"
 
 
 class AllowOnlyContract(Contract):
-    """`modules` (with what is below them) import only `allowed` (with what is below it) and one another."""
+    """`modules` (with what is below them) import only `allowed` (with what is below it) and one another.
+
+    A module in parentheses may be missing still, as in a contract of layers.
+    """
 
     type_name = "allow_only"
 
-    modules = fields.SetField(subfield=fields.ModuleExpressionField())
+    modules = fields.SetField(subfield=fields.StringField())
     allowed = fields.SetField(subfield=fields.StringField())
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        expressions: Any = self.modules
-        sources = sorted(module.name for module in module_expressions_to_modules(graph, expressions, as_packages=True))
+        sources = self.sources_in(graph)
         allowed = self.allowed_roots() | set(sources)
         illegal = [
             (source, imported)
@@ -33,6 +36,12 @@ class AllowOnlyContract(Contract):
             if not any(imported == root or imported.startswith(root + ".") for root in allowed)
         ]
         return ContractCheck(kept=not illegal, metadata={"illegal": illegal})
+
+    def sources_in(self, graph: ImportGraph) -> list[str]:
+        listed: Any = self.modules
+        present = [name.strip("()") for name in listed if not name.startswith("(") or name.strip("()") in graph.modules]
+        expressions = [ModuleExpression(name) for name in present]
+        return sorted(module.name for module in module_expressions_to_modules(graph, expressions, as_packages=True))
 
     def allowed_roots(self) -> set[str]:
         listed: Any = self.allowed

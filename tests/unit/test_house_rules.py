@@ -54,7 +54,7 @@ def test_clock_chance_sleep_and_environment_are_banned(code: str) -> None:
     [
         "clock.py",
         "server.py",
-        "agent/shim.py",
+        "agent/posixjob.py",
         "agent/zygote.py",
         "agent/__main__.py",
         "cli/main.py",
@@ -76,8 +76,8 @@ def graph_of(*imports: tuple[str, str]) -> ImportGraph:
     return graph
 
 
-def kept(graph: ImportGraph, *allowed: str) -> bool:
-    options = {"modules": ["pkg.pure"], "allowed": list(allowed)}
+def kept(graph: ImportGraph, *allowed: str, modules: str = "pkg.pure") -> bool:
+    options = {"modules": [modules], "allowed": list(allowed)}
     contract = AllowOnlyContract(name="pure", session_options={}, contract_options=options)
     return contract.check(graph, verbose=False).kept
 
@@ -95,3 +95,11 @@ def test_what_is_not_listed_may_not(foreign: str) -> None:
 def test_stdlib_stands_for_all_of_it_and_nothing_else() -> None:
     assert kept(graph_of(("pkg.pure", "os"), ("pkg.pure", "ctypes")), "stdlib")
     assert not kept(graph_of(("pkg.pure", "numpy")), "stdlib")
+
+
+def test_only_a_module_in_parentheses_may_be_missing() -> None:
+    graph = graph_of(("pkg.pure", "os"))
+    assert kept(graph, "math", modules="(pkg.later)")
+    assert not kept(graph, "math", modules="(pkg.pure)")
+    with pytest.raises(Exception, match=r"pkg\.later"):
+        kept(graph, "math", modules="pkg.later")
