@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from corral.model.faults import Invalid
-from corral.model.lifecycle import Effect, ExitClass, Fact, Outcome, Phase, Wanted
+from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.spec import SessionSpec
 
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford base32: no i, l, o, u
@@ -189,14 +189,29 @@ class Entry:
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
+class Verdict(NamedTuple):
+    """How an attempt ended; also how the session ended, unless it is requeued."""
+
+    outcome: Outcome
+    exit_class: ExitClass
+    exit_code: int
+    reason: Why | None = None
+    cause: Why | None = None
+    requeue: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One guarded update: written only if the row still has `before`'s phase, attempt and seq."""
+    """One guarded update: written only if the row still has `before`'s phase, attempt and seq.
+
+    `verdict` is set when an attempt ends with this change; `started_at` is when that attempt's command began.
+    """
 
     before: Session
     after: Session
     history: tuple[Entry, ...]
-    effects: tuple[Effect, ...] = ()
+    verdict: Verdict | None = None
+    started_at: float | None = None
 
 
 class FactKind(StrEnum):

@@ -52,17 +52,16 @@ class Waiting:
     project: str
     submitted_at: float
     shape: Shape
-    not_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One consistent picture. `now` is the database's time in seconds; `truncated` counts waiting sessions left out
-    because enough of their shape are in."""
+    """One consistent picture. `now` is the database's time in seconds; `truncated` says that more sessions
+    of some shape wait than were read."""
 
     now: float
     nodes: Sequence[Node]
     devices: Mapping[str, Sequence[Device]]
     waiting: Sequence[Waiting]
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict[str, ResourceGroup])
-    truncated: int = 0
+    truncated: bool = False

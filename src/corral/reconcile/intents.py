@@ -1,0 +1,143 @@
+"""What users ask for: each a synchronous transaction body that writes the intent and settles what follows at once.
+
+Cancelling is a barrier from its acknowledgement: in pending the session ends here; in placed and starting its claims
+are withdrawn here unless a node was told of them, and then the node is told to stop (PROTOCOL.md 2, 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from corral.model.faults import NotFound, Refused
+from corral.model.lifecycle import Phase, Wanted
+from corral.model.node import NodeState
+from corral.model.session import Certificate, Entry, Session, StopFor
+from corral.ports import PLACE, NewSession, Tx
+from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
+
+CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (PROTOCOL.md 7)
+
+
+def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
+    """Store new sessions, all or none; a repeated idempotency key answers the session it made."""
+    sessions = tx.submit(new)
+    tx.hint(PLACE)
+    return sessions
+
+
+def cancel(tx: Tx, session_id: str, by: str) -> Session:
+    """Ask that the session stop. Idempotent; of an ended session it changes nothing."""
+    session = _locked(tx, session_id)
+    if session.phase is not Phase.ENDED and session.wanted is not Wanted.STOP:
+        _note(tx, session, replace(session, wanted=Wanted.STOP), "cancel", by)
+        settle_locked(tx, [session_id], by)
+    return tx.sessions([session_id])[session_id]
+
+
+def hold(tx: Tx, session_id: str, by: str) -> Session:
+    """Keep a waiting session from being placed."""
+    session = _locked(tx, session_id)
+    if session.phase is not Phase.PENDING or session.wanted is Wanted.STOP:
+        raise Refused("not_pending", f"session {session_id} is {session.phase}; only a pending session can be held")
+    if session.wanted is not Wanted.HOLD:
+        _note(tx, session, replace(session, wanted=Wanted.HOLD), "hold", by)
+    return tx.sessions([session_id])[session_id]
+
+
+def release(tx: Tx, session_id: str, by: str) -> Session:
+    """Let a held session be placed again. Of one that is not held it changes nothing."""
+    session = _locked(tx, session_id)
+    if session.wanted is Wanted.HOLD:
+        _note(tx, session, replace(session, wanted=Wanted.RUN), "release", by)
+        tx.hint(PLACE)
+    return tx.sessions([session_id])[session_id]
+
+
+def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
+    """Run it again: a live session is stopped and queued again; an ended one gets a new session linked to it."""
+    session = _locked(tx, session_id)
+    if session.phase is Phase.ENDED:
+        again = NewSession(new_id, replace(session.spec, hold=False), session.owner, requeue_of=session_id)
+        return submit(tx, [again], by)[0]
+    if session.wanted is Wanted.STOP:
+        raise Refused("being_cancelled", f"session {session_id} is being cancelled; requeue it once it has ended")
+    if session.phase in (Phase.PLACED, Phase.STARTING, Phase.RUNNING) and session.stop_for is None:
+        _note(tx, session, replace(session, stop_for=StopFor.REQUEUE), "requeue", by)
+        settle_locked(tx, [session_id], by)
+    elif session.phase is Phase.STOPPING:
+        raise Refused("stopping", f"session {session_id} is stopping; requeue it once it has ended")
+    return tx.sessions([session_id])[session_id]
+
+
+def update(
+    tx: Tx,
+    session_id: str,
+    by: str,
+    *,
+    priority: int | None = None,
+    group: str | None = None,
+    time_limit_s: int | None = None,
+) -> Session:
+    """Change priority or group while pending, the time limit until it ends. `Refused` says what cannot change now."""
+    session = _locked(tx, session_id)
+    if session.phase is Phase.ENDED:
+        raise Refused("already_ended", f"session {session_id} has ended; nothing of it can be changed")
+    if (priority is not None or group is not None) and session.phase is not Phase.PENDING:
+        raise Refused(
+            "not_pending", f"session {session_id} is {session.phase}; priority and group change while pending"
+        )
+    if group is not None and group not in tx.groups():
+        raise NotFound("group_unknown", f"there is no resource group {group!r}", subject=group)
+    detail = {"priority": priority, "group": group, "time_limit_s": time_limit_s}
+    asked = {name: value for name, value in detail.items() if value is not None}
+    if not asked:
+        return session
+    after = replace(session, **asked)
+    if group is not None:
+        after = replace(after, spec=replace(session.spec, group=group))
+        tx.set_spec(session_id, after.spec)
+    _note(tx, session, after, "update", by, asked)
+    if time_limit_s is not None and session.phase in (Phase.STARTING, Phase.RUNNING):
+        tx.ask_again([kernel.token for kernel in tx.kernels([session_id]).get(session_id, [])])
+    tx.hint(PLACE)
+    return tx.sessions([session_id])[session_id]
+
+
+def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
+    """An operator's word that a node is dead for good: certificate (d) for each of its kernels; the sessions it freed.
+
+    `Refused` while the node answers, or may still start something on permission it has.
+    """
+    found = tx.nodes([node]).get(node)
+    if found is None:
+        raise NotFound("no_such_node", f"there is no node {node!r}", subject=node)
+    ids = tx.sessions_on(node)
+    lock_with_nodes(tx, ids, [node])
+    found = tx.nodes([node])[node]
+    silent_s = tx.now - found.seen_at
+    if found.state is not NodeState.UNREACHABLE or silent_s < CONFIRM_AFTER_S:
+        raise Refused(
+            "node_alive", f"node {node} was heard {silent_s:.0f} s ago; only a silent node can be confirmed dead"
+        )
+    kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
+    dead = [kernel.token for kernel in kernels if kernel.node == node and kernel.certificate is None]
+    tx.certify(dead, Certificate.OPERATOR)
+    settle_locked(tx, ids, by)
+    return ids
+
+
+def _locked(tx: Tx, session_id: str) -> Session:
+    found = lock_with_nodes(tx, [session_id])
+    if session_id not in found:
+        raise NotFound(
+            "no_such_session", f"there is no session {session_id}; `corral ps` lists yours", subject=session_id
+        )
+    return found[session_id]
+
+
+def _note(tx: Tx, before: Session, after: Session, what: str, by: str, detail: dict[str, Any] | None = None) -> None:
+    entry = Entry(what, before.phase, before.phase, before.attempt, by, detail or {})
+    if not tx.write([change_of(before, after, entry)], by):
+        raise Refused("moved_meanwhile", f"session {before.id} changed at the same moment; look again and repeat")

@@ -1,0 +1,153 @@
+"""Two passes that any manager may run at any time: place what fits, and claim what was placed.
+
+Placing commits what still fits of a plan made on a snapshot; what no longer does is dropped and tried again. Claiming
+writes the session and all its kernels, and what their nodes are told, in one transaction, or nothing (B1, B3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from corral.model.lifecycle import Fact, Phase, Wanted, step
+from corral.model.node import Device, Holding
+from corral.model.session import Change, Entry, Kernel, Session, Token
+from corral.ports import CLAIM, PLACE, Placement, Store, Tx
+from corral.reconcile.decide import CHECK_AFTER_S
+from corral.reconcile.sessions import lock_with_nodes
+from corral.scheduling.cycle import cycle
+from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.room import NodeRoom, RankPlace, excluded
+
+PER_SHAPE = 1000  # waiting sessions of one shape that a pass reads
+CLAIM_LIMIT = 500
+
+
+async def place_pass(store: Store, by: str) -> int:
+    """One pass: how many sessions were placed. Hints itself when there is more to do."""
+    snapshot = await store.read("scheduling snapshot", lambda reads: reads.snapshot(PER_SHAPE))
+    if not snapshot.waiting:
+        return 0
+    plan = cycle(snapshot)
+    if not plan.placements and not plan.refusals:
+        return 0
+    return await store.tx("place", lambda tx: commit(tx, plan, by))
+
+
+def commit(tx: Tx, plan: Plan, by: str) -> int:
+    """Place what still fits, note why the rest does not; how many were placed."""
+    names = {rank.node for placed in plan.placements for rank in placed.ranks}
+    ids = [placed.session.id for placed in plan.placements]
+    tx.lock(names, ids)
+    fitting = _still_fitting(tx, plan.placements, names)
+    taken = tx.write([_placing(session, placed, tx.now, by) for session, placed in fitting], by)
+    generation = tx.generation()
+    placements = [_placement(session, placed, generation) for session, placed in fitting if session.id in taken]
+    tx.hold(placements, by)
+    tx.note_refusals({id_: [_plain(refusal) for refusal in refusals] for id_, refusals in plan.refusals.items()})
+    if placements:
+        tx.hint(CLAIM, PLACE)
+    elif fitting or plan.placements:
+        tx.hint(PLACE)
+    return len(placements)
+
+
+def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tuple[Session, Placed]]:
+    nodes, sessions = tx.nodes(names), tx.sessions([placed.session.id for placed in plan])
+    devices: defaultdict[str, list[Device]] = defaultdict(list)
+    for device in tx.devices(names):
+        devices[device.node].append(device)
+    rooms = {name: NodeRoom(node, devices[name]) for name, node in nodes.items()}
+    fitting: list[tuple[Session, Placed]] = []
+    for placed in plan:
+        session = sessions.get(placed.session.id)
+        if session is None or not _placeable(session, placed, tx.now):
+            continue
+        if any(excluded(rooms[rank.node].node, placed.session.shape, tx.now) for rank in placed.ranks):
+            continue
+        by_node: defaultdict[str, list[RankPlace]] = defaultdict(list)
+        for rank in placed.ranks:
+            by_node[rank.node].append(rank)
+        if all(rooms[name].fits(ranks) for name, ranks in by_node.items()):
+            for rank in placed.ranks:
+                rooms[rank.node].take(rank)
+            fitting.append((session, placed))
+    return fitting
+
+
+def _placeable(session: Session, placed: Placed, now: float) -> bool:
+    return (
+        session.phase is Phase.PENDING
+        and session.wanted is Wanted.RUN
+        and session.attempt == placed.session.attempt
+        and session.seq == placed.session.seq
+        and session.not_before <= now
+    )
+
+
+def _placing(session: Session, placed: Placed, now: float, by: str) -> Change:
+    nodes = list(dict.fromkeys(rank.node for rank in placed.ranks))
+    return _stepped(session, Fact.PLACED, now, by, {"nodes": nodes, "group": placed.group}, group=placed.group)
+
+
+def _stepped(
+    session: Session, fact: Fact, now: float, by: str, detail: Mapping[str, object], *, group: str | None = None
+) -> Change:
+    edge = step(session.phase, fact)
+    assert edge is not None
+    after = replace(
+        session,
+        phase=edge.target,
+        phase_at=now,
+        seq=session.seq + 1,
+        group=group or session.group,
+        next_check_at=now + CHECK_AFTER_S[edge.target],
+    )
+    entry = Entry(fact.value, session.phase, edge.target, session.attempt, by, detail)
+    return Change(session, after, (entry,))
+
+
+def _placement(session: Session, placed: Placed, generation: int) -> Placement:
+    kernels: list[Kernel] = []
+    holdings: list[Holding] = []
+    for rank, place in enumerate(placed.ranks):
+        token = str(Token(generation, session.id, session.attempt, rank))
+        kernels.append(Kernel(token, session.id, session.attempt, rank, place.node, place.epoch, place.run_id))
+        held = Holding(token, session.id, session.attempt, place.node)
+        holdings.append(replace(held, cpu_milli=place.cpu_milli, memory_mib=place.memory_mib))
+        for grant in place.grants:
+            part = replace(held, device=grant.uuid, share_milli=grant.share_milli, vram_mib=grant.vram_mib)
+            holdings.append(part)
+    return Placement(session, placed.group, kernels, holdings)
+
+
+def _plain(refusal: Refusal) -> dict[str, object]:
+    return {"code": refusal.code, "message": refusal.message, "counts": dict(refusal.counts)}
+
+
+async def claim_pass(store: Store, by: str) -> int:
+    """Claim every placed session: how many."""
+    ids = await store.read("placed sessions", lambda reads: reads.in_phase(Phase.PLACED, CLAIM_LIMIT))
+    return await store.tx("claim", lambda tx: claim(tx, ids, by)) if ids else 0
+
+
+def claim(tx: Tx, ids: Sequence[str], by: str) -> int:
+    """One conditional update per session, with all its kernels. A session that moved on meanwhile keeps its state, and
+    one on a node that rebooted since it was placed is left to the sweep that certifies its kernels."""
+    sessions = lock_with_nodes(tx, ids)
+    kernels = tx.kernels(ids)
+    nodes = tx.nodes({kernel.node for group in kernels.values() for kernel in group})
+    ready = [
+        session
+        for session in sessions.values()
+        if session.phase is Phase.PLACED
+        and session.wanted is Wanted.RUN
+        and session.stop_for is None
+        and all(nodes[kernel.node].epoch == kernel.node_epoch for kernel in kernels[session.id])
+    ]
+    taken = tx.write([_stepped(session, Fact.CLAIMED, tx.now, by, {}) for session in ready], by)
+    tx.claim([kernel for session in ready if session.id in taken for kernel in kernels[session.id]], by)
+    if len(ids) >= CLAIM_LIMIT:
+        tx.hint(CLAIM)
+    return len(taken)

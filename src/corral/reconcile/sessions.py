@@ -1,0 +1,123 @@
+"""Settling sessions: lock, load, decide, write guarded, act — in one transaction, for as many sessions as asked.
+
+Effects on our own nodes are rows (what a node is told), so they are written here, in the transaction of the change.
+One session that cannot be read or decided is marked and left; the others go on (D12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from corral.model.lifecycle import Effect, Phase
+from corral.model.session import Certificate, Change, Entry, Kernel, Session
+from corral.ports import PLACE, Store, Tx
+from corral.reconcile.decide import CHECK_AFTER_S, Decision, overdue, settle
+
+SWEEP_LIMIT = 500
+BROKEN_CHECK_S = 60.0
+
+
+def lock_with_nodes(tx: Tx, ids: Iterable[str], nodes: Iterable[str] = ()) -> dict[str, Session]:
+    """Lock these sessions and every node their kernels are on, in the one order; the sessions as they are then."""
+    listed = list(ids)
+    locked = {*nodes, *_nodes_under(tx, listed)}
+    tx.lock(locked, listed)
+    if placed_meanwhile := _nodes_under(tx, listed) - locked:
+        tx.lock(placed_meanwhile, ())
+    return tx.sessions(listed)
+
+
+def _nodes_under(tx: Tx, ids: Sequence[str]) -> set[str]:
+    return {kernel.node for group in tx.kernels(ids).values() for kernel in group} if ids else set()
+
+
+def settle_locked(tx: Tx, ids: Iterable[str], by: str) -> list[Session]:
+    """Everything that follows now for these locked sessions; the sessions that changed, as they are now."""
+    listed = list(ids)
+    sessions, kernels = tx.sessions(listed), tx.kernels(listed)
+    served = _served_versions(tx, kernels.values())
+    decisions: list[Decision] = []
+    for session in sessions.values():
+        mine = kernels.get(session.id, [])
+        unserved = {k.token for k in mine if k.claimed_version is not None and k.claimed_version > served[k.node]}
+        try:
+            decision = settle(session, mine, unserved, tx.now)
+        except Exception as error:  # one broken session never stops the others
+            tx.mark_broken(session.id, f"cannot be decided: {error!r}", tx.now + BROKEN_CHECK_S)
+            continue
+        if decision is not None:
+            decisions.append(decision)
+    return _carry_out(tx, decisions, by)
+
+
+def _served_versions(tx: Tx, groups: Iterable[Sequence[Kernel]]) -> dict[str, int]:
+    names = {kernel.node for group in groups for kernel in group}
+    return {node.name: node.served_version for node in tx.nodes(names).values()} if names else {}
+
+
+def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
+    if not decisions:
+        return []
+    taken = tx.write([_signed(decision, by) for decision in decisions], by)
+    mine = [decision for decision in decisions if decision.change.before.id in taken]
+    tx.certify([token for decision in mine for token in decision.withdrawn], Certificate.NEVER_SERVED)
+    tx.ask_stop([token for decision in mine for token in decision.stop])
+    tx.release_barrier([token for decision in mine for token in decision.go])
+    freed = [decision.change.before for decision in mine if Effect.GIVE_ROOM_BACK in decision.effects]
+    tx.give_room_back([(session.id, session.attempt) for session in freed])
+    if freed or any(decision.change.after.phase is Phase.PENDING for decision in mine):
+        tx.hint(PLACE)
+    return [decision.change.after for decision in mine]
+
+
+def _signed(decision: Decision, by: str) -> Change:
+    change = decision.change
+    return replace(change, history=tuple(replace(entry, by=entry.by or by) for entry in change.history))
+
+
+def settle_sessions(tx: Tx, ids: Iterable[str], by: str) -> list[Session]:
+    return settle_locked(tx, lock_with_nodes(tx, ids), by)
+
+
+async def sweep_due(store: Store, by: str) -> int:
+    """Look at every session whose time to be looked at has come: settle it, or ask its nodes what became of it."""
+    due = await store.read("due sessions", lambda reads: reads.due(SWEEP_LIMIT))
+    if due:
+        await store.tx("settle due sessions", lambda tx: look_again(tx, due, by))
+    return len(due)
+
+
+def look_again(tx: Tx, ids: Sequence[str], by: str) -> None:
+    sessions = lock_with_nodes(tx, ids)
+    for id_, error in tx.broken(ids).items():
+        tx.mark_broken(id_, error, tx.now + BROKEN_CHECK_S)
+    stopped = [_stop_for(tx, session, by) for session in sessions.values() if overdue(session, tx.now)]
+    moved = {session.id for session in settle_locked(tx, sessions, by)}
+    waiting = [
+        session for session in tx.sessions(ids).values() if session.id not in moved and session.id not in stopped
+    ]
+    _ask_nodes(tx, [session for session in waiting if session.phase in (Phase.STARTING, Phase.STOPPING)])
+    for session in waiting:
+        if session.phase in CHECK_AFTER_S:
+            tx.postpone([session.id], tx.now + CHECK_AFTER_S[session.phase])
+    if any(session.phase is Phase.PENDING for session in waiting):
+        tx.hint(PLACE)
+
+
+def _stop_for(tx: Tx, session: Session, by: str) -> str:
+    why = overdue(session, tx.now)
+    entry = Entry("stop_asked", session.phase, session.phase, session.attempt, by, {"for": why and why.value})
+    tx.write([change_of(session, replace(session, stop_for=why), entry)], by)
+    return session.id
+
+
+def change_of(before: Session, after: Session, entry: Entry) -> Change:
+    """A change that is no step of the table: what a user asked for, or the system noted, with its line of history."""
+    return Change(before, replace(after, seq=before.seq + 1), (entry,), None, before.started_at)
+
+
+def _ask_nodes(tx: Tx, sessions: Sequence[Session]) -> None:
+    """Have the nodes say again all they know of these kernels: how a state that lasts too long is resolved (B6)."""
+    kernels = tx.kernels([session.id for session in sessions]) if sessions else {}
+    tx.ask_again([kernel.token for group in kernels.values() for kernel in group if kernel.certificate is None])

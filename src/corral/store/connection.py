@@ -1,0 +1,124 @@
+"""One database connection as the statements want it: the same calls whichever driver is beneath.
+
+Knows how the two drivers spell parameters, lists, locks and event ids. Never decides anything.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+import psycopg
+
+Row = Sequence[Any]
+Parameters = Mapping[str, Any]
+
+_NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
+_IN = re.compile(r"@in\((\w+)\)")
+EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, shifted, plus its place in it
+
+
+class Connection(Protocol):
+    """What a transaction body runs on. `each` runs one statement for many parameter sets, in one round trip where the
+    driver can, and answers the row count of each."""
+
+    def now(self) -> float: ...
+    def rows(self, statement: str, **parameters: Any) -> list[Any]: ...
+    def run(self, statement: str, **parameters: Any) -> int: ...
+    def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]: ...
+    def next_event(self) -> int: ...
+    def notify(self, channels: Iterable[str]) -> None: ...
+
+
+class SqliteConnection:
+    """SQLite through the standard driver. `clock` is the database's clock: its host's, or the simulator's."""
+
+    def __init__(self, raw: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self.raw = raw
+        self._clock = clock
+
+    def now(self) -> float:
+        return self._clock()
+
+    def rows(self, statement: str, **parameters: Any) -> list[Row]:
+        return self.raw.execute(_sqlite_text(statement), _listed(parameters)).fetchall()
+
+    def run(self, statement: str, **parameters: Any) -> int:
+        return self.raw.execute(_sqlite_text(statement), _listed(parameters)).rowcount
+
+    def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]:
+        text = _sqlite_text(statement)
+        return [self.raw.execute(text, one).rowcount for one in parameters]
+
+    def next_event(self) -> int:
+        return 0
+
+    def notify(self, channels: Iterable[str]) -> None:
+        pass
+
+
+class PostgresConnection:
+    """PostgreSQL through psycopg 3, READ COMMITTED; many-row writes go as one pipeline."""
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+        self._now: float | None = None
+        self._events = 0
+
+    def now(self) -> float:
+        if self._now is None:
+            self._now = float(self.rows("SELECT extract(epoch FROM clock_timestamp())::double precision")[0][0])
+        return self._now
+
+    def rows(self, statement: str, **parameters: Any) -> list[Row]:
+        return self.raw.execute(_postgres_text(statement), parameters).fetchall()  # pyright: ignore[reportArgumentType]
+
+    def run(self, statement: str, **parameters: Any) -> int:
+        return self.raw.execute(_postgres_text(statement), parameters).rowcount  # pyright: ignore[reportArgumentType]
+
+    def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]:
+        if not parameters:
+            return []
+        if len(parameters) == 1:
+            return [self.run(statement, **parameters[0])]
+        with self.raw.cursor() as cursor:
+            cursor.executemany(_postgres_text(statement), parameters, returning=True)  # pyright: ignore[reportArgumentType]
+            counts = [cursor.rowcount]
+            while cursor.nextset():
+                counts.append(cursor.rowcount)
+            return counts
+
+    def next_event(self) -> int:
+        self._events += 1
+        return self._events
+
+    def notify(self, channels: Iterable[str]) -> None:
+        with self.raw.cursor() as cursor:
+            cursor.executemany("SELECT pg_notify('corral', %s)", [(channel,) for channel in channels])
+
+
+@cache
+def _sqlite_text(statement: str) -> str:
+    text = _IN.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
+    text = text.replace("@event_id", "NULL").replace("@safe_event_id", str(2**63 - 1))
+    return text.replace("@for_update", "")
+
+
+@cache
+def _postgres_text(statement: str) -> str:
+    text = _IN.sub(r"= ANY(:\1)", statement.replace("%", "%%"))
+    shifted = f"(pg_current_xact_id()::text::bigint << {EVENTS_PER_TX_BITS})"
+    oldest = f"(pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {EVENTS_PER_TX_BITS})"
+    text = text.replace("@event_id", f"{shifted} + :n").replace("@safe_event_id", oldest)
+    return _NAME.sub(r"%(\1)s", text.replace("@for_update", "FOR UPDATE"))
+
+
+def _listed(parameters: dict[str, Any]) -> dict[str, Any]:
+    for name, value in parameters.items():
+        if isinstance(value, list | tuple):
+            parameters[name] = msgspec.json.encode(value).decode()
+    return parameters

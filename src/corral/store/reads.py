@@ -1,0 +1,244 @@
+"""Questions to the database, each answered in one statement or a fixed few. Implements ports.Reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from corral import wire
+from corral.model.faults import Invalid
+from corral.model.node import Device, Holding, Node, ResourceGroup
+from corral.model.session import Kernel, Session
+from corral.ports import EventRow, LaunchRow, Member, Order, SessionFilter
+from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
+from corral.store import rows, sql
+from corral.store.connection import Connection
+
+LAST_ID = "\U0010ffff"
+
+
+class SqlReads:
+    """Reads on one connection. A stored row that cannot be read is left out of the answers and listed by `broken`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def now(self) -> float:
+        return self._connection.now()
+
+    def _rows(self, statement: str, **parameters: Any) -> list[Any]:
+        return self._connection.rows(statement, **parameters)
+
+    def generation(self) -> int:
+        found = self._rows(sql.META, name="generation")
+        return int(found[0][0]) if found else 1
+
+    # sessions
+
+    def sessions(self, ids: Iterable[str]) -> dict[str, Session]:
+        found: dict[str, Session] = {}
+        for row in self._rows(sql.SESSIONS, ids=list(ids)):
+            try:
+                found[row[0]] = rows.session_of(row)
+            except (Invalid, ValueError):
+                continue
+        return found
+
+    def broken(self, ids: Iterable[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for row in self._rows(sql.SESSIONS, ids=list(ids)):
+            try:
+                rows.session_of(row)
+            except (Invalid, ValueError) as error:
+                found[row[0]] = str(error)
+        return found
+
+    def find_sessions(self, prefix: str, limit: int = 3) -> list[str]:
+        return [row[0] for row in self._rows(sql.SESSION_PREFIX, low=prefix, high=prefix + LAST_ID, limit=limit)]
+
+    def newest_session(self, owner: str) -> str | None:
+        found = self._rows(sql.SESSION_NEWEST, owner=owner)
+        return found[0][0] if found else None
+
+    def list_sessions(self, what: SessionFilter) -> list[Session]:
+        listed: list[Session] = []
+        after = what.after
+        while len(listed) < what.limit:
+            page = self._rows(
+                sql.LIST_SESSIONS,
+                after=after,
+                owner=what.owner,
+                project=what.project,
+                grp=what.group,
+                name=what.name,
+                any_phase=int(not what.phases),
+                phases=list(what.phases),
+                limit=what.limit,
+            )
+            for row in page:
+                session = _readable(row)
+                if session and all(session.spec.labels.get(k) == v for k, v in what.labels.items()):
+                    listed.append(session)
+            if len(page) < what.limit:
+                break
+            after = page[-1][1]
+        return listed[: what.limit]
+
+    def count_sessions(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS)}
+
+    def position(self, session: Session) -> int | None:
+        if session.phase != "pending":
+            return None
+        return self._rows(sql.SESSION_POSITION, ordinal=session.ordinal, grp=session.group or "")[0][0]
+
+    def refusals(self, ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        return {row[0]: msgspec.json.decode(row[1]) for row in self._rows(sql.SESSION_REFUSALS, ids=list(ids))}
+
+    def attempts(self, session_id: str) -> list[dict[str, Any]]:
+        names = (
+            "attempt",
+            "group",
+            "live",
+            "placed_at",
+            "started_at",
+            "ended_at",
+            "outcome",
+            "exit_class",
+            "exit_code",
+        )
+        listed: list[dict[str, Any]] = []
+        for row in self._rows(sql.ATTEMPTS, session=session_id):
+            reason, cause = rows.why(row[9], row[10]), rows.why(row[11], row[12])
+            fields = dict(zip(names, row, strict=False))
+            fields["live"] = bool(fields["live"])
+            listed.append(fields | {"reason": reason and reason._asdict(), "cause": cause and cause._asdict()})
+        return listed
+
+    def due(self, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(sql.SESSIONS_DUE, now=self.now, limit=limit)]
+
+    def in_phase(self, phase: str, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(sql.SESSIONS_IN_PHASE, phase=phase, limit=limit)]
+
+    def stale_kernels(self, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(sql.SESSIONS_STALE, limit=limit)]
+
+    def history(self, session_id: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        found = self._rows(sql.HISTORY, session=session_id, after=after, limit=limit)
+        return [rows.event_of(row) for row in found]
+
+    def events(self, after: int, limit: int = 1000) -> list[EventRow]:
+        return [rows.event_of(row) for row in self._rows(sql.EVENTS, after=after, limit=limit)]
+
+    def last_event(self) -> int:
+        return self._rows(sql.LAST_EVENT)[0][0]
+
+    # kernels and room
+
+    def kernels(self, ids: Iterable[str]) -> dict[str, list[Kernel]]:
+        found: defaultdict[str, list[Kernel]] = defaultdict(list)
+        for row in self._rows(sql.KERNELS, ids=list(ids)):
+            found[row[1]].append(rows.kernel_of(row))
+        return dict(found)
+
+    def launches(self, session_id: str) -> list[LaunchRow]:
+        found = self._rows(sql.LAUNCHES, session=session_id)
+        return [LaunchRow(rows.kernel_of(row), *row[-5:]) for row in found]
+
+    def holdings(self, ids: Iterable[str]) -> dict[str, list[Holding]]:
+        found: defaultdict[str, list[Holding]] = defaultdict(list)
+        for row in self._rows(sql.HOLDINGS, ids=list(ids)):
+            found[row[1]].append(rows.holding_of(row))
+        return dict(found)
+
+    def tokens_sessions(self, tokens: Iterable[str]) -> dict[str, tuple[str, int]]:
+        return {row[0]: (row[1], row[2]) for row in self._rows(sql.TOKENS_SESSIONS, tokens=list(tokens))}
+
+    # nodes
+
+    def nodes(self, names: Iterable[str] | None = None) -> dict[str, Node]:
+        found = self._rows(sql.ALL_NODES) if names is None else self._rows(sql.NODES, names=list(names))
+        return {row[0]: rows.node_of(row) for row in found}
+
+    def devices(self, nodes: Iterable[str] | None = None) -> list[Device]:
+        found = self._rows(sql.ALL_DEVICES) if nodes is None else self._rows(sql.DEVICES, names=list(nodes))
+        return [rows.device_of(row) for row in found]
+
+    def groups(self) -> dict[str, ResourceGroup]:
+        return {row[0]: ResourceGroup(*row) for row in self._rows(sql.GROUPS)}
+
+    def snapshot(self, per_shape: int) -> Snapshot:
+        waiting: list[Waiting] = []
+        deepest = 0
+        for row in self._rows(sql.SESSIONS_WAITING, now=self.now, per_shape=per_shape):
+            try:
+                shape = shape_of(rows.spec_of(row[8]))
+            except (Invalid, ValueError):
+                continue
+            waiting.append(Waiting(*row[:8], shape=shape))
+            deepest = max(deepest, row[10])
+        devices: defaultdict[str, list[Device]] = defaultdict(list)
+        for device in self.devices():
+            devices[device.node].append(device)
+        return Snapshot(
+            now=self.now,
+            nodes=tuple(self.nodes().values()),
+            devices=dict(devices),
+            waiting=waiting,
+            groups=self.groups(),
+            truncated=deepest >= per_shape,
+        )
+
+    def sessions_on(self, node: str) -> list[str]:
+        return [row[0] for row in self._rows(sql.SESSIONS_ON, node=node)]
+
+    def orders(self, node: str, have_version: int) -> list[Order]:
+        kernels = [rows.kernel_of(row) for row in self._rows(sql.ORDERS, node=node, have=have_version)]
+        if not kernels:
+            return []
+        ids = list({kernel.session for kernel in kernels})
+        sessions, siblings, holdings = self.sessions(ids), self.kernels(ids), self.holdings(ids)
+        return [
+            Order(
+                kernel=kernel,
+                session=sessions[kernel.session],
+                holdings=[held for held in holdings.get(kernel.session, []) if held.token == kernel.token],
+                siblings=siblings.get(kernel.session, []),
+            )
+            for kernel in kernels
+            if kernel.session in sessions
+        ]
+
+    # the rest
+
+    def streams(self, node: str) -> list[wire.StreamOrder]:
+        return [wire.decode(row[0], wire.StreamOrder) for row in self._rows(sql.STREAMS, node=node)]
+
+    def blob(self, digest: str) -> bytes | None:
+        found = self._rows(sql.BLOB, digest=digest)
+        return bytes(found[0][0]) if found else None
+
+    def credential(self, digest: str) -> tuple[str, str] | None:
+        found = self._rows(sql.CREDENTIAL, digest=digest)
+        return (found[0][0], found[0][1]) if found else None
+
+    def members(self) -> list[Member]:
+        return [Member(*row) for row in self._rows(sql.MEMBERS)]
+
+    def ledger(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for table, statement in sql.LEDGER.items():
+            names = [word.strip() for word in statement.split("FROM")[0].removeprefix("SELECT").split(",")]
+            for row in self._rows(statement):
+                yield table, dict(zip(names, row, strict=True))
+
+
+def _readable(row: rows.Row) -> Session | None:
+    try:
+        return rows.session_of(row)
+    except (Invalid, ValueError):
+        return None

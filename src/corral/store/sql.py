@@ -1,0 +1,263 @@
+"""Every statement, once, for both dialects.
+
+`:name` is a parameter; `@in(name)` is membership in a list parameter; `@event_id` is the next id in commit order.
+`store.connection` turns them into what each driver wants. A write names the state it expects, and its row count is
+checked by the caller.
+"""
+
+from __future__ import annotations
+
+SESSION_COLUMNS = """id, ordinal, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s,
+    outcome, exit_class, exit_code, reason_code, reason_message, cause_code, cause_message, stop_for, phase_at,
+    started_at, ended_at, not_before, next_check_at, failures, infra_failures, refusals, requeue_of, error"""
+
+KERNEL_COLUMNS = """k.token, k.session, k.attempt, k.rank, k.node, k.node_epoch, k.run_id, k.claimed_version,
+    k.stop_asked, k.go, k.accepted_at, k.ready_at, k.port, k.result_at, k.exit_code, k.signal, k.exit_class, k.began,
+    k.refused_code, k.refused_message, k.failed_code, k.failed_message, k.exit_reason, k.certificate, k.certified_at"""
+
+NODE_COLUMNS = """name, grp, state, schedulable, epoch, boot_id, run_id, incarnation, hardware_id, nonce, address,
+    cpu_milli, memory_mib, cpu_used_milli, memory_used_mib, desired_version, served_version, seen_at, registered_at,
+    backoff_until, labels, runtimes, containment, agent_version"""
+
+DEVICE_COLUMNS = "node, uuid, idx, model, arch, capacity_mib, used_mib, used_milli, present"
+HOLDING_COLUMNS = (
+    "h.token, h.session, h.attempt, h.node, h.device, h.cpu_milli, h.memory_mib, h.share_milli, h.vram_mib"
+)
+EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail"
+
+# --- sessions: questions
+
+SESSIONS = f"SELECT {SESSION_COLUMNS} FROM session WHERE id @in(ids)"
+SESSION_PREFIX = "SELECT id FROM session WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
+SESSION_KEY = "SELECT id, digest FROM session WHERE project = :project AND idempotency_key = :key"
+SESSION_NEWEST = "SELECT id FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
+SESSION_COUNTS = "SELECT phase, COUNT(*) FROM session GROUP BY phase"
+SESSION_POSITION = """
+SELECT COUNT(*) + 1 FROM session
+WHERE phase = 'pending' AND wanted = 'run' AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
+SESSION_REFUSALS = "SELECT id, refused FROM session WHERE id @in(ids) AND refused IS NOT NULL"
+SESSIONS_DUE = """
+SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
+SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'ended' ORDER BY ordinal LIMIT :limit"
+SESSIONS_WAITING = """
+SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, not_before, behind FROM (
+    SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, not_before,
+           ROW_NUMBER() OVER (PARTITION BY shape ORDER BY ordinal) AS behind
+    FROM session WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL) AS ranked
+WHERE behind <= :per_shape ORDER BY ordinal"""
+SESSIONS_STALE = """
+SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
+WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
+LIST_SESSIONS = f"""
+SELECT {SESSION_COLUMNS} FROM session
+WHERE (CAST(:after AS bigint) IS NULL OR ordinal < :after)
+  AND (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:project AS text) IS NULL OR project = :project)
+  AND (CAST(:grp AS text) IS NULL OR grp = :grp) AND (CAST(:name AS text) IS NULL OR name = :name)
+  AND (:any_phase = 1 OR phase @in(phases))
+ORDER BY ordinal DESC LIMIT :limit"""
+ATTEMPTS = """
+SELECT attempt, grp, live, placed_at, started_at, ended_at, outcome, exit_class, exit_code,
+       reason_code, reason_message, cause_code, cause_message
+FROM attempt WHERE session = :session ORDER BY attempt"""
+
+# --- sessions: writes
+
+LOCK_SESSIONS = "SELECT id FROM session WHERE id @in(ids) ORDER BY id @for_update"
+SUBMIT = """
+INSERT INTO session (id, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s, phase_at,
+    next_check_at, requeue_of, project, name, labels, shape, idempotency_key, digest)
+VALUES (:id, :spec, :owner, :now, 'pending', 1, 1, :wanted, :grp, :priority, :time_limit_s, :now,
+    :next_check_at, :requeue_of, :project, :name, :labels, :shape, :key, :digest)
+ON CONFLICT DO NOTHING"""
+WRITE_SESSION = """
+UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wanted, grp = :grp, priority = :priority,
+    time_limit_s = :time_limit_s, outcome = :outcome, exit_class = :exit_class, exit_code = :exit_code,
+    reason_code = :reason_code, reason_message = :reason_message, cause_code = :cause_code,
+    cause_message = :cause_message, stop_for = :stop_for, phase_at = :phase_at, started_at = :started_at,
+    ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
+    infra_failures = :infra_failures, refusals = :refusals, shape = :shape, error = NULL,
+    refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END
+WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
+SET_SPEC = "UPDATE session SET spec = :spec WHERE id = :id AND phase = 'pending'"
+NOTE_REFUSALS = "UPDATE session SET refused = :refused WHERE id = :id AND phase = 'pending'"
+MARK_BROKEN = "UPDATE session SET error = :error, next_check_at = :check_at WHERE id = :id AND phase <> 'ended'"
+POSTPONE = "UPDATE session SET next_check_at = :check_at WHERE phase <> 'ended' AND id @in(ids)"
+ADD_EVENT = """
+INSERT INTO event (id, at, session, seq, fact, source, target, attempt, by_whom, detail)
+VALUES (@event_id, :now, :session, :seq, :fact, :source, :target, :attempt, :by, :detail)"""
+
+BEGIN_ATTEMPT = """
+INSERT INTO attempt (session, attempt, grp, live, placed_at) VALUES (:session, :attempt, :grp, 1, :now)"""
+START_ATTEMPT = "UPDATE attempt SET started_at = :now WHERE session = :session AND attempt = :attempt AND live = 1"
+END_ATTEMPT = """
+UPDATE attempt SET live = 0, ended_at = :now, started_at = COALESCE(started_at, :started_at),
+    outcome = :outcome, exit_class = :exit_class, exit_code = :exit_code,
+    reason_code = :reason_code, reason_message = :reason_message, cause_code = :cause_code,
+    cause_message = :cause_message
+WHERE session = :session AND attempt = :attempt AND live = 1"""
+
+# --- events
+
+HISTORY = f"SELECT {EVENT_COLUMNS} FROM event WHERE session = :session AND seq > :after ORDER BY seq LIMIT :limit"
+EVENTS = f"SELECT {EVENT_COLUMNS} FROM event WHERE id > :after AND id < @safe_event_id ORDER BY id LIMIT :limit"
+LAST_EVENT = "SELECT COALESCE(MAX(id), 0) FROM event WHERE id < @safe_event_id"
+
+# --- kernels and room
+
+KERNELS = f"""
+SELECT {KERNEL_COLUMNS} FROM kernel k JOIN session s ON s.id = k.session AND s.attempt = k.attempt
+WHERE k.session @in(ids) ORDER BY k.session, k.rank"""
+LAUNCHES = f"""
+SELECT {KERNEL_COLUMNS}, k.placed_at, k.placed_by, k.claimed_at, k.claimed_by, k.served_at
+FROM kernel k WHERE k.session = :session ORDER BY k.attempt, k.rank"""
+TOKENS_SESSIONS = "SELECT token, session, attempt FROM kernel WHERE token @in(tokens)"
+HOLDINGS = f"""
+SELECT {HOLDING_COLUMNS} FROM holding h JOIN session s ON s.id = h.session AND s.attempt = h.attempt
+WHERE h.session @in(ids) ORDER BY h.token, h.device"""
+ADD_KERNEL = """
+INSERT INTO kernel (token, session, attempt, rank, node, node_epoch, run_id, placed_at, placed_by)
+VALUES (:token, :session, :attempt, :rank, :node, :node_epoch, :run_id, :now, :by)"""
+ADD_HOLDING = """
+INSERT INTO holding (token, device, session, attempt, node, cpu_milli, memory_mib, share_milli, vram_mib, exclusive,
+    held_at)
+VALUES (:token, :device, :session, :attempt, :node, :cpu_milli, :memory_mib, :share_milli, :vram_mib, :exclusive,
+    :now)"""
+USE_NODE = """
+UPDATE node SET cpu_used_milli = cpu_used_milli + :cpu_milli, memory_used_mib = memory_used_mib + :memory_mib
+WHERE name = :node AND epoch = :epoch AND schedulable = 1"""
+USE_DEVICE = """
+UPDATE device SET used_mib = used_mib + :vram_mib, used_milli = used_milli + :share_milli
+WHERE node = :node AND uuid = :device"""
+RELEASE_HOLDINGS = """
+UPDATE holding SET released_at = :now WHERE session = :session AND attempt = :attempt AND released_at IS NULL
+RETURNING node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
+FREE_NODE = """
+UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib
+WHERE name = :node"""
+FREE_DEVICE = """
+UPDATE device SET used_mib = used_mib - :vram_mib, used_milli = used_milli - :share_milli
+WHERE node = :node AND uuid = :device"""
+
+CLAIM_KERNEL = """
+UPDATE kernel SET claimed_version = :version, changed_version = :version, claimed_at = :now, claimed_by = :by
+WHERE token = :token AND claimed_version IS NULL AND certificate IS NULL"""
+CERTIFY = """
+UPDATE kernel SET certificate = :certificate, certified_at = :now WHERE token = :token AND certificate IS NULL"""
+ASK_STOP = """
+UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token = :token AND certificate IS NULL"""
+RELEASE_BARRIER = """
+UPDATE kernel SET go = 1, changed_version = :version WHERE token = :token AND certificate IS NULL AND go = 0"""
+ASK_AGAIN = """
+UPDATE kernel SET changed_version = :version
+WHERE token = :token AND certificate IS NULL AND claimed_version IS NOT NULL"""
+KERNEL_NODES = "SELECT token, node FROM kernel WHERE token @in(tokens)"
+
+FACT_ACCEPTED = "UPDATE kernel SET accepted_at = :at WHERE token = :token AND accepted_at IS NULL"
+FACT_READY = """
+UPDATE kernel SET ready_at = :at, port = :port, accepted_at = COALESCE(accepted_at, :at)
+WHERE token = :token AND ready_at IS NULL"""
+FACT_RESULT = """
+UPDATE kernel SET result_at = :at, exit_code = :exit_code, signal = :signal, exit_class = :exit_class, began = :began
+WHERE token = :token AND result_at IS NULL"""
+FACT_DEAD = """
+UPDATE kernel SET certificate = :certificate, certified_at = :now, exit_reason = :exit_reason
+WHERE token = :token AND certificate IS NULL"""
+FACT_REFUSED = """
+UPDATE kernel SET refused_code = :code, refused_message = :message WHERE token = :token AND refused_code IS NULL"""
+FACT_FAILED = """
+UPDATE kernel SET failed_code = :code, failed_message = :message WHERE token = :token AND failed_code IS NULL"""
+
+SESSIONS_ON = "SELECT DISTINCT session FROM kernel WHERE node = :node AND certificate IS NULL"
+ORDERS = f"""
+SELECT {KERNEL_COLUMNS} FROM kernel k
+WHERE k.node = :node AND k.certificate IS NULL AND k.claimed_version IS NOT NULL AND k.changed_version > :have
+ORDER BY k.changed_version, k.token"""
+MARK_SERVED = """
+UPDATE kernel SET served_at = :now
+WHERE node = :node AND certificate IS NULL AND claimed_version IS NOT NULL AND claimed_version <= :version
+  AND changed_version > :have AND served_at IS NULL"""
+
+# --- nodes
+
+LOCK_NODES = "SELECT name FROM node WHERE name @in(names) ORDER BY name @for_update"
+NODES = f"SELECT {NODE_COLUMNS} FROM node WHERE name @in(names) ORDER BY name"
+ALL_NODES = f"SELECT {NODE_COLUMNS} FROM node ORDER BY name"
+DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device WHERE node @in(names) ORDER BY node, idx"
+ALL_DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device ORDER BY node, idx"
+GROUPS = "SELECT name, order_policy, placement_policy, backend FROM resource_group ORDER BY name"
+ADD_GROUP = """
+INSERT INTO resource_group (name, order_policy, placement_policy, backend)
+VALUES (:name, :order, :placement, :backend) ON CONFLICT DO NOTHING"""
+ADD_NODE = """
+INSERT INTO node (name, grp, state, schedulable, epoch, boot_id, run_id, incarnation, hardware_id, nonce, address,
+    cpu_milli, memory_mib, seen_at, registered_at, labels, runtimes, containment, agent_version)
+VALUES (:name, :grp, 'up', 1, :epoch, :boot_id, :run_id, :incarnation, :hardware_id, :nonce, :address,
+    :cpu_milli, :memory_mib, :now, :now, :labels, :runtimes, :containment, :agent_version)
+ON CONFLICT DO NOTHING"""
+RENEW_NODE = """
+UPDATE node SET grp = :grp, state = 'up', epoch = :epoch, boot_id = :boot_id, run_id = :run_id,
+    incarnation = :incarnation, nonce = :nonce, address = :address,
+    cpu_milli = CASE WHEN cpu_used_milli > :cpu_milli THEN cpu_used_milli ELSE :cpu_milli END,
+    memory_mib = CASE WHEN memory_used_mib > :memory_mib THEN memory_used_mib ELSE :memory_mib END,
+    desired_version = CASE WHEN desired_version < :held THEN :held ELSE desired_version END,
+    seen_at = :now, registered_at = :now, labels = :labels, runtimes = :runtimes, containment = :containment,
+    agent_version = :agent_version
+WHERE name = :name AND epoch = :old_epoch AND boot_id = :old_boot_id AND incarnation = :old_incarnation
+  AND hardware_id = :hardware_id"""
+ADD_DEVICE = """
+INSERT INTO device (node, uuid, idx, model, arch, capacity_mib, present)
+VALUES (:node, :uuid, :idx, :model, :arch, :capacity_mib, 1)
+ON CONFLICT (node, uuid) DO UPDATE SET present = 1, idx = excluded.idx, model = excluded.model, arch = excluded.arch,
+    capacity_mib = CASE WHEN device.used_mib > excluded.capacity_mib THEN device.used_mib
+                        ELSE excluded.capacity_mib END"""
+DEVICES_ABSENT = "UPDATE device SET present = 0 WHERE node = :node"
+TOUCH_NODE = """
+UPDATE node SET nonce = :next, seen_at = :now, state = 'up'
+WHERE name = :name AND incarnation = :incarnation AND (nonce = :last OR nonce = :next)"""
+SERVED = """
+UPDATE node SET served_version = :version
+WHERE name = :name AND served_version < :version AND desired_version >= :version"""
+RAISE_DESIRED = "UPDATE node SET desired_version = desired_version + 1 WHERE name = :name RETURNING desired_version"
+SET_NODE_STATE = """
+UPDATE node SET state = :state WHERE name = :name AND state <> :state AND seen_at < :before"""
+BACK_OFF = "UPDATE node SET backoff_until = :until WHERE name = :node AND backoff_until < :until"
+NOTE_FOREIGN = """
+INSERT INTO foreign_token (node, token, seen_at) VALUES (:node, :token, :now)
+ON CONFLICT (node, token) DO UPDATE SET seen_at = excluded.seen_at"""
+
+# --- the rest
+
+STREAMS = "SELECT body FROM stream WHERE node = :node ORDER BY at, id"
+ADD_STREAM = "INSERT INTO stream (id, node, body, at) VALUES (:id, :node, :body, :now) ON CONFLICT DO NOTHING"
+DROP_STREAM = "DELETE FROM stream WHERE id = :id"
+DROP_OLD_STREAMS = "DELETE FROM stream WHERE at < :before"
+BLOB = "SELECT data FROM blob WHERE digest = :digest"
+PUT_BLOB = "INSERT INTO blob (digest, data, at) VALUES (:digest, :data, :now) ON CONFLICT DO NOTHING"
+CREDENTIAL = "SELECT name, kind FROM credential WHERE digest = :digest"
+ADD_CREDENTIAL = """
+INSERT INTO credential (digest, name, kind, at) VALUES (:digest, :name, :kind, :now) ON CONFLICT DO NOTHING"""
+MEMBERS = "SELECT id, url, seen_at FROM member ORDER BY id"
+SEEN_MEMBER = """
+INSERT INTO member (id, url, seen_at) VALUES (:id, :url, :now)
+ON CONFLICT (id) DO UPDATE SET url = excluded.url, seen_at = excluded.seen_at"""
+DROP_OLD_MEMBERS = "DELETE FROM member WHERE seen_at < :before"
+META = "SELECT value FROM meta WHERE name = :name"
+SET_META = """
+INSERT INTO meta (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING"""
+ADD_OPERATION = "INSERT INTO operation (id, at) VALUES (:id, :now)"
+OPERATION = "SELECT id FROM operation WHERE id = :id"
+DROP_OLD_OPERATIONS = "DELETE FROM operation WHERE at < :before"
+
+# What model.invariants looks at, by table.
+LEDGER = {
+    "session": "SELECT id, phase, attempt, seq, wanted, outcome, exit_class, ended_at, next_check_at FROM session",
+    "attempt": "SELECT session, attempt, live, ended_at FROM attempt",
+    "kernel": """SELECT token, session, attempt, rank, node, node_epoch, claimed_version, ready_at, result_at,
+                 certificate FROM kernel""",
+    "holding": "SELECT token, device, session, attempt, node, cpu_milli, memory_mib, share_milli, vram_mib, exclusive,"
+    " released_at FROM holding",
+    "node": """SELECT name, epoch, cpu_milli, memory_mib, cpu_used_milli, memory_used_mib, desired_version,
+               served_version FROM node""",
+    "device": "SELECT node, uuid, capacity_mib, used_mib, used_milli FROM device",
+    "event": "SELECT session, seq, fact, source, target, attempt FROM event WHERE session IS NOT NULL",
+}

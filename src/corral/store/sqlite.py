@@ -1,0 +1,172 @@
+"""SQLite: one machine, one manager, one writer thread that commits what has queued up in one go.
+
+Bodies that wait while a commit is written share the next one (group commit), each in a savepoint of its own, so that
+one that fails takes nobody with it. Reads run on connections of their own and never wait for the writer (WAL).
+A second manager on the same file is refused by a lock held for the life of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from corral.model.faults import Refused, Unavailable
+from corral.ports import Reads, Tx
+from corral.store.connection import SqliteConnection
+from corral.store.reads import SqlReads
+from corral.store.tx import SqlTx
+from corral.store.wakeups import Hints
+
+T = TypeVar("T")
+MAX_GROUP = 256
+READERS = 2
+BUSY_MS = 5000
+
+
+class _Work(NamedTuple):
+    name: str
+    body: Callable[[Tx], Any]
+    done: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+def open_sqlite(path: Path | str, *, writer: bool) -> sqlite3.Connection:
+    """A connection in explicit-transaction mode; durable (`synchronous=FULL`) for the writer."""
+    raw = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
+    raw.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    raw.execute("PRAGMA journal_mode=WAL")
+    raw.execute("PRAGMA synchronous=FULL" if writer else "PRAGMA query_only=ON")
+    raw.execute("PRAGMA cache_size=-65536")
+    return raw
+
+
+def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, list[str]]:
+    """Run one body in a savepoint of the open transaction: its answer and its hints, or its error and no change."""
+    tx = SqlTx(connection)
+    connection.raw.execute("SAVEPOINT body")
+    try:
+        answer = body(tx)
+    except BaseException:
+        connection.raw.execute("ROLLBACK TO body")
+        connection.raw.execute("RELEASE body")
+        raise
+    connection.raw.execute("RELEASE body")
+    return answer, list(tx.hints)
+
+
+class SqliteStore:
+    """ports.Store on one SQLite file. `clock` gives the host's time in seconds since 1970."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self.wakeups = Hints()
+        self._clock = clock
+        self._lock = _lock_file(path)
+        self._writer = SqliteConnection(open_sqlite(path, writer=True), clock)
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_for_ever, name="corral-sqlite", daemon=True)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="corral-read")
+        self._local = threading.local()
+        self._path = path
+        self._closed = False
+        self._thread.start()
+
+    async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
+        if self._closed:
+            raise Unavailable("database_closed", "the database is closed; the control plane is stopping")
+        loop = asyncio.get_running_loop()
+        work = _Work(name, fn, loop.create_future(), loop)
+        self._work.put(work)
+        return await work.done
+
+    async def read(self, name: str, fn: Callable[[Reads], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, fn)
+
+    def close(self) -> None:
+        """Finish what is queued, then let go of the file."""
+        self._closed = True
+        self._work.put(None)
+        self._thread.join()
+        self._readers.shutdown()
+        self._writer.raw.close()
+        os.close(self._lock)
+
+    def _read(self, fn: Callable[[Reads], T]) -> T:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = SqliteConnection(open_sqlite(self._path, writer=False), self._clock)
+            self._local.connection = connection
+        connection.raw.execute("BEGIN")
+        try:
+            return fn(SqlReads(connection))
+        finally:
+            connection.raw.execute("ROLLBACK")
+
+    def _write_for_ever(self) -> None:
+        while (first := self._work.get()) is not None:
+            group = [first]
+            while len(group) < MAX_GROUP and not self._work.empty():
+                following = self._work.get()
+                if following is None:
+                    self._work.put(None)
+                    break
+                group.append(following)
+            self._commit(group)
+
+    def _commit(self, group: list[_Work]) -> None:
+        answers: list[tuple[_Work, Any, BaseException | None]] = []
+        hints: dict[str, None] = {}
+        try:
+            self._writer.raw.execute("BEGIN IMMEDIATE")
+            for work in group:
+                try:
+                    answer, hinted = run_body(self._writer, work.body)
+                    hints.update(dict.fromkeys(hinted))
+                    answers.append((work, answer, None))
+                except Exception as error:
+                    answers.append((work, None, error))
+            self._writer.raw.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._writer.raw.in_transaction:
+                self._writer.raw.execute("ROLLBACK")
+            failure = Unavailable("database_failed", f"the database could not commit: {error}")
+            answers, hints = [(work, None, failure) for work in group], {}
+        for loop in {work.loop for work in group}:
+            mine = [answer for answer in answers if answer[0].loop is loop]
+            _tell(loop, lambda mine=mine: self._answer(mine, hints))
+
+    def _answer(self, answers: list[tuple[_Work, Any, BaseException | None]], hints: dict[str, None]) -> None:
+        for work, answer, error in answers:
+            if work.done.done():
+                continue
+            if error is None:
+                work.done.set_result(answer)
+            else:
+                work.done.set_exception(error)
+        self.wakeups.publish(hints)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call)
+
+
+def _lock_file(path: Path) -> int:
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise Refused(
+            "database_in_use",
+            f"another manager has {path} open; SQLite serves one manager: stop it, or use PostgreSQL for several",
+            subject=str(path),
+        ) from None
+    return lock
