@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from corral.model.lifecycle import Effect, ExitClass, Fact, Outcome, Phase, Wanted, step
@@ -65,7 +64,7 @@ class Seen(NamedTuple):
     """A session fact derived from the rows, with what history says beside it."""
 
     fact: Fact
-    detail: Mapping[str, object] = MappingProxyType({})
+    detail: Mapping[str, object] | None = None
 
 
 def judge(kernel: Kernel, fact: KernelFact) -> str:
@@ -122,7 +121,7 @@ class _Walk:
     def take(self, seen: Seen) -> None:
         edge = step(self.session.phase, seen.fact)
         assert edge is not None, f"{self.session.phase} has no {seen.fact}"
-        entry = Entry(seen.fact.value, self.session.phase, edge.target, self.session.attempt, "", seen.detail)
+        entry = Entry(seen.fact.value, self.session.phase, edge.target, self.session.attempt, "", seen.detail or {})
         self.history.append(entry)
         self.effects += edge.effects
         after = _enter(self.session, edge.target, self.now)

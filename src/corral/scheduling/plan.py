@@ -4,7 +4,7 @@ of how it was made."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from corral.scheduling.room import RankPlace
