@@ -1,0 +1,1 @@
+"""The node: desired state in, process trees and facts out."""

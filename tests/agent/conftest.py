@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.agent import trees
+from tests.agent.node import Node
+
+
+def _node(kind: str | None) -> Iterator[Node]:
+    try:
+        containment = trees.detect(f"corral-test-{uuid.uuid4().hex[:8]}", kind)
+    except OSError as error:
+        pytest.skip(str(error))
+    root = Path(tempfile.mkdtemp(prefix="corral-node-"))
+    node = Node(root, containment)
+    try:
+        yield node
+    finally:
+        node.close()
+        shutil.rmtree(root)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """The strongest containment this machine gives."""
+    yield from _node(None)
+
+
+@pytest.fixture(params=["cgroup2", "cgroup1", "marker"])
+def each_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    yield from _node(request.param)
