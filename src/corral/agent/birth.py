@@ -1,7 +1,7 @@
 """From a shim to a running command: one child, set up step by step, then exec.
 
-Knows the order of the steps between fork and exec, and says which one failed through a pipe that a good exec closes. Never
-comes back in the child. `posixjob` calls `give_birth` and, when the child has ended, `trouble_of`.
+Knows the order of the steps between fork and exec, and says which one failed through a pipe that a good exec closes.
+Never comes back in the child. `posixjob` calls `give_birth` and, when the child has ended, `trouble_of`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def trouble_of(reports: int) -> Trouble | None:
 def _be_born(birth: Birth, move_into: tuple[str, ...], shim: int, report: int) -> None:
     code, status = "setup_failed", SETUP_FAILED
     try:
-        for code, step in _steps(birth, move_into, shim):
+        for step_code, step in _steps(birth, move_into, shim):
+            code = step_code
             step()
         code, status = "exec_failed", COMMAND_NOT_EXECUTABLE
         _exec(birth)

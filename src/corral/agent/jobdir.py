@@ -1,8 +1,8 @@
 """The job directory: the files by which agent and shim speak, each written whole or not at all.
 
-Knows how a file comes into being (renamed over, or linked once), how room for the last words is kept, and who holds the
-lock. Never starts or signals a job. `shim` follows the protocol over it; the agent calls `reserve`, `void`, `probe_lock`,
-`held_lock` and the readers.
+Knows how a file comes into being (renamed over, or linked once), how room for the last words is kept, and who holds
+the lock. Never starts or signals a job. `shim` follows the protocol over it; the agent calls `reserve`, `void`,
+`probe_lock`, `held_lock` and the readers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the files of a job directory say, as plain data with a mapping to and from JSON objects.
 
-Knows the shape of `spec.json`, `stop.json`, `go.json`, `limit.json`, `result.json` and `exit.json`. Never touches a file:
-`jobdir` reads and writes them, `shim` decides by them. docs/node.md describes each key.
+Knows the shape of `spec.json`, `stop.json`, `go.json`, `limit.json`, `result.json` and `exit.json`. Never touches a
+file: `jobdir` reads and writes them, `shim` decides by them. docs/node.md describes each key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The few Linux calls that Python 3.11 does not offer, through ctypes.
 
-Knows call numbers and argument layouts, and turns a failed call into OSError. Never decides anything: who calls them, and
-when, is in `birth`, `posixjob` and `zygote`.
+Knows call numbers and argument layouts, and turns a failed call into OSError. Never decides anything: who calls
+them, and when, is in `birth`, `posixjob` and `zygote`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _checked(result: int, what: str) -> int:
 def fork_into_cgroup(cgroup_fd: int) -> int:
     """Fork a child born in the cgroup; 0 in the child. The child must do nothing but prepare and exec.
 
-    The interpreter's own after-fork steps do not run in the child, so threads, locks and atexit are out of bounds there.
+    The interpreter's own after-fork steps do not run in the child: threads, locks and atexit are out of bounds there.
     """
     args = (ctypes.c_uint64 * 11)(_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
     pid = _libc_locked.syscall(ctypes.c_long(_SYS_CLONE3), ctypes.byref(args), ctypes.c_size_t(88))

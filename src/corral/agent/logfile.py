@@ -1,8 +1,8 @@
 """A stream of output kept in segment files named by where they begin.
 
-Knows offsets, rotation and loss: `<stem>.<16 digits>` holds the bytes from that offset on, and a hole between two segments
-is what a full disk swallowed. Offsets are counted from the stream's first byte and never move. Never waits and never
-raises for want of disk. The shim writes; the agent reads with `read_log`.
+Knows offsets, rotation and loss: `<stem>.<16 digits>` holds the bytes from that offset on, and a hole between two
+segments is what a full disk swallowed. Offsets are counted from the stream's first byte and never move. Never waits
+and never raises for want of disk. The shim writes; the agent reads with `read_log`.
 """
 
 from __future__ import annotations

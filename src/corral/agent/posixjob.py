@@ -1,7 +1,7 @@
 """The shim's port on a real machine: every step of `supervise` as blocking system calls.
 
-Knows files, signals, pipes and cgroups, and that only one thread ever runs here. Never decides when: that is `shim`. Born
-by fork in `zygote`, through `run_shim`.
+Knows files, signals, pipes and cgroups, and that only one thread ever runs here. Never decides when: that is `shim`.
+Born by fork in `zygote`, through `run_shim`.
 """
 
 from __future__ import annotations

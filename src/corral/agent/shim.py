@@ -1,7 +1,8 @@
 """The life of one launch: decided once, run once, ended with proof. `supervise` is the whole of it, on one screen.
 
-Knows the protocol (PROTOCOL.md 5 to 8) and when to warn, stop and kill. Never makes a system call: each step is a method of
-the `Job` port, which `posixjob` carries out on a real machine and the simulator in its own. `drive` runs it without a loop.
+Knows the protocol (PROTOCOL.md 5 to 8) and when to warn, stop and kill. Never makes a system call: each step is a
+method of the `Job` port, which `posixjob` carries out on a real machine and the simulator in its own. `drive` runs
+it without a loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Process trees by launch token: which containment is in force here, and how a whole tree is killed and proven empty.
 
-Knows cgroup v2, cgroup v1 and the environment marker, and that a tree's place is a function of (root, token), so that
-it can be ended without its shim. Never decides that a tree should die: the shim does while it lives, the agent after that.
+Knows cgroup v2, cgroup v1 and the environment marker, and that a tree's place is a function of (root, token), so
+that it can be ended without its shim. Never decides that a tree should die: the shim does while it lives, the agent
+after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A small warm interpreter that forks shims: `python -S -E zygote.py FD`, FD being one end of a stream socketpair.
 
-Knows nothing of any job: a line of JSON in, a fork, a line of JSON out (docs/node.md). Ends when the agent's end closes;
-its shims live on, and each zygote keeps the code it started with. From here on a launch goes through `posixjob` to `shim`.
+Knows nothing of any job: a line of JSON in, a fork, a line of JSON out (docs/node.md). Ends when the agent's end
+closes; its shims live on, and each zygote keeps the code it started with. From here on a launch goes through
+`posixjob` to `shim`.
 """
 
 from __future__ import annotations
