@@ -263,9 +263,13 @@ def deciding(rule: OutcomeRule, kernels: Sequence[Kernel]) -> tuple[int, Result]
     """The rank and result that settle the outcome, or None while nothing is settled (PROTOCOL.md 3).
 
     `any-failure`: the first rank recorded as failed, or rank 0 once all are good. `main-only`: rank 0. `all`: once all
-    are in, the first that failed, else rank 0.
+    are in, the first that failed, else rank 0. A rank that ended because it was told to stop decides nothing.
     """
-    results = [(kernel.result_at or 0.0, kernel.rank, kernel.result) for kernel in kernels if kernel.result is not None]
+    results = [
+        (kernel.result_at or 0.0, kernel.rank, kernel.result)
+        for kernel in kernels
+        if kernel.result is not None and kernel.result.exit_class is not ExitClass.CANCELLED
+    ]
     main = next(((rank, result) for _, rank, result in results if rank == 0), None)
     if rule is OutcomeRule.MAIN_ONLY:
         return main
@@ -285,8 +289,8 @@ def verdict_of(session: Session, kernels: Sequence[Kernel]) -> Verdict:
     result = None if decided is None else decided[1]
     if result is not None and result.good:
         return Verdict(Outcome.SUCCEEDED, ExitClass.OK, 0)
-    if result is not None:
-        return _failed_by_result(session, result)
+    if decided is not None and not _lost_before(decided[0], kernels):
+        return _failed_by_result(session, decided[1])
     if session.wanted is Wanted.STOP:
         return Verdict(Outcome.CANCELLED, ExitClass.CANCELLED, 130, Why("cancelled", "cancelled by the user"))
     if session.stop_for is StopFor.TIME_LIMIT:
@@ -298,6 +302,12 @@ def verdict_of(session: Session, kernels: Sequence[Kernel]) -> Verdict:
         reason = Why(session.stop_for.value, "stopped and put back in the queue")
         return Verdict(Outcome.FAILED, ExitClass.PREEMPTED, 1, reason, requeue=True)
     return _failed_without_result(session, kernels)
+
+
+def _lost_before(rank: int, kernels: Sequence[Kernel]) -> bool:
+    """Whether a sibling was lost before this rank failed, which is then no fault of its own."""
+    failed_at = next(kernel.result_at or 0.0 for kernel in kernels if kernel.rank == rank)
+    return any(kernel.lost and (kernel.certified_at or 0.0) < failed_at for kernel in kernels)
 
 
 def _failed_by_result(session: Session, result: Result) -> Verdict:

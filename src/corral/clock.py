@@ -1,0 +1,41 @@
+"""The real clocks and the real source of chance. Everything else is given them as arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from datetime import UTC, datetime
+
+from corral.model.session import ID_ALPHABET, ID_LENGTH
+
+
+class SystemClock:
+    """ports.Clock. `mono` is CLOCK_BOOTTIME, which goes on while the machine sleeps."""
+
+    def wall(self) -> datetime:
+        return datetime.now(UTC)
+
+    def seconds(self) -> float:
+        """Seconds since 1970: what a SQLite database on this host goes by."""
+        return time.time()
+
+    def mono(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemIds:
+    """ports.Ids from the operating system's random source."""
+
+    def session_id(self) -> str:
+        return "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+
+    def nonce(self) -> str:
+        return secrets.token_hex(16)
+
+    def secret(self) -> str:
+        """A bearer token: 256 bits, with a prefix that secret scanners can know it by."""
+        return f"corral_{secrets.token_urlsafe(32)}"
