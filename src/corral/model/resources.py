@@ -16,10 +16,13 @@ from corral.model.faults import Invalid
 WHOLE_GPU_MILLI = 1000
 MAX_AMOUNT = 2**50  # far above any machine, far below what a 64-bit column overflows at
 
-_MEMORY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*$", re.IGNORECASE)
-_DURATION = re.compile(r"^\s*(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+(?:\.\d+)?)s?)?\s*$", re.IGNORECASE)
-_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+):(\d{2})(?::(\d{2}))?$")
-_FLEET = re.compile(r"^(\d+)x([A-Za-z0-9][A-Za-z0-9_.-]*):(\d+(?:\.\d+)?[KMGT]i?B)(?::(sm_\d+))?$")
+_NUMBER = re.compile(r"^[0-9]{1,20}(?:\.[0-9]{1,20})?$")
+_MEMORY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(i?)(B?)\s*$", re.IGNORECASE)
+_DURATION = re.compile(
+    r"^\s*(?:([0-9]+)d)?\s*(?:([0-9]+)h)?\s*(?:([0-9]+)m)?\s*(?:([0-9]+(?:\.[0-9]+)?)s?)?\s*$", re.IGNORECASE
+)
+_CLOCK = re.compile(r"^(?:([0-9]+)-)?([0-9]+):([0-9]{2})(?::([0-9]{2}))?$")
+_FLEET = re.compile(r"^([0-9]+)x([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9]+(?:\.[0-9]+)?[KMGT]i?B)(?::(sm_[0-9]+))?$")
 _MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
 
 
@@ -76,10 +79,10 @@ def parse_memory_mib(text: str) -> int:
 
 def parse_cpu_milli(text: str) -> int:
     """Milli-CPUs from `2`, `0.5` or `500m`."""
-    try:
-        amount = Fraction(text[:-1]) if text.endswith("m") else Fraction(text) * 1000
-    except (ValueError, ZeroDivisionError):
-        raise Invalid("bad_cpus", f"{text!r} is not a number of CPUs; write for example 2, 0.5 or 500m") from None
+    number, milli = (text[:-1], 1) if text.endswith("m") else (text, 1000)
+    if not _NUMBER.match(number):
+        raise Invalid("bad_cpus", f"{text!r} is not a number of CPUs; write for example 2, 0.5 or 500m")
+    amount = Fraction(number) * milli
     if amount.denominator != 1:
         raise Invalid("bad_cpus", f"{text!r} is finer than a thousandth of a CPU")
     return _bounded(int(amount), text, "number of CPUs")
@@ -108,12 +111,11 @@ def parse_gpus(text: str) -> GpuRequest | None:
         model, amount = amount, "1"
     if model and not _MODEL.match(model):
         raise Invalid("bad_gpus", f"{model!r} is not the name of a GPU model")
-    try:
-        milli = Fraction(amount) * WHOLE_GPU_MILLI
-    except (ValueError, ZeroDivisionError):
-        raise Invalid("bad_gpus", f"{text!r} is not a number of GPUs; write 2, 0.5 or A100:2") from None
-    if milli.denominator != 1 or milli < 0:
-        raise Invalid("bad_gpus", f"{text!r} must be zero or more, and no finer than a thousandth of a GPU")
+    if not _NUMBER.match(amount):
+        raise Invalid("bad_gpus", f"{text!r} is not a number of GPUs; write 2, 0.5 or A100:2")
+    milli = Fraction(amount) * WHOLE_GPU_MILLI
+    if milli.denominator != 1:
+        raise Invalid("bad_gpus", f"{text!r} is finer than a thousandth of a GPU")
     if milli == 0:
         return None
     if milli < WHOLE_GPU_MILLI:
