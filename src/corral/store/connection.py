@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -31,7 +31,6 @@ class Connection(Protocol):
     def run(self, statement: str, **parameters: Any) -> int: ...
     def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]: ...
     def next_event(self) -> int: ...
-    def notify(self, channels: Iterable[str]) -> None: ...
 
 
 class SqliteConnection:
@@ -57,22 +56,16 @@ class SqliteConnection:
     def next_event(self) -> int:
         return 0
 
-    def notify(self, channels: Iterable[str]) -> None:
-        pass
-
 
 class PostgresConnection:
     """PostgreSQL through psycopg 3, READ COMMITTED; many-row writes go as one pipeline."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
-        self._now: float | None = None
         self._events = 0
 
     def now(self) -> float:
-        if self._now is None:
-            self._now = float(self.rows("SELECT extract(epoch FROM clock_timestamp())::double precision")[0][0])
-        return self._now
+        return float(self.rows("SELECT extract(epoch FROM clock_timestamp())::double precision")[0][0])
 
     def rows(self, statement: str, **parameters: Any) -> list[Row]:
         return self.raw.execute(_postgres_text(statement), parameters).fetchall()  # pyright: ignore[reportArgumentType]
@@ -95,10 +88,6 @@ class PostgresConnection:
     def next_event(self) -> int:
         self._events += 1
         return self._events
-
-    def notify(self, channels: Iterable[str]) -> None:
-        with self.raw.cursor() as cursor:
-            cursor.executemany("SELECT pg_notify('corral', %s)", [(channel,) for channel in channels])
 
 
 @cache

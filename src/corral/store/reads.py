@@ -25,10 +25,17 @@ class SqlReads:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._now: float | None = None
 
     @property
     def now(self) -> float:
-        return self._connection.now()
+        """One moment for the whole transaction."""
+        if self._now is None:
+            self._now = self._connection.now()
+        return self._now
+
+    def forget_now(self) -> None:
+        self._now = None
 
     def _rows(self, statement: str, **parameters: Any) -> list[Any]:
         return self._connection.rows(statement, **parameters)

@@ -29,7 +29,12 @@ from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, StopFor
 
-metadata = MetaData()
+metadata = MetaData(
+    naming_convention={
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s",
+    }
+)
 BIG = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -44,7 +49,8 @@ def _big(name: str, default: int | None = 0, nullable: bool = False) -> Column[i
 
 
 def _flag(name: str) -> Column[int]:
-    return Column(name, SmallInteger, CheckConstraint(f"{name} IN (0, 1)"), nullable=False, server_default=text("0"))
+    known = CheckConstraint(f"{name} IN (0, 1)", name=f"{name}_is_flag")
+    return Column(name, SmallInteger, known, nullable=False, server_default=text("0"))
 
 
 def _text(name: str, nullable: bool = False) -> Column[str]:

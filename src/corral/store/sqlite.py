@@ -8,7 +8,6 @@ A second manager on the same file is refused by a lock held for the life of the 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import queue
 import sqlite3
@@ -18,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from corral.model.faults import Refused, Unavailable
+from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
 from corral.store.connection import SqliteConnection
+from corral.store.filelock import lock_file
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
 from corral.store.wakeups import Hints
@@ -68,7 +68,7 @@ class SqliteStore:
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.wakeups = Hints()
         self._clock = clock
-        self._lock = _lock_file(path)
+        self._lock = lock_file(path)
         self._writer = SqliteConnection(open_sqlite(path, writer=True), clock)
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_for_ever, name="corral-sqlite", daemon=True)
@@ -156,17 +156,3 @@ class SqliteStore:
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(call)
-
-
-def _lock_file(path: Path) -> int:
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise Refused(
-            "database_in_use",
-            f"another manager has {path} open; SQLite serves one manager: stop it, or use PostgreSQL for several",
-            subject=str(path),
-        ) from None
-    return lock

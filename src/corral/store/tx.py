@@ -19,13 +19,10 @@ from corral.model.session import Certificate, Change, Entry, FactKind, Kernel, K
 from corral.model.spec import SessionSpec
 from corral.ports import EVENTS, NewSession, Placement, node_channel, session_channel
 from corral.store import rows, sql
+from corral.store.faults import Conflict
 from corral.store.reads import SqlReads
 
 PENDING_CHECK_S = 300.0
-
-
-class Conflict(Exception):
-    """The ledger was not as the locks promised: nothing of this transaction is written."""
 
 
 class SqlTx(SqlReads):
@@ -45,6 +42,7 @@ class SqlTx(SqlReads):
             self._rows(sql.LOCK_NODES, names=names)
         if ids := sorted(set(sessions)):
             self._rows(sql.LOCK_SESSIONS, ids=ids)
+        self.forget_now()  # time may have passed while others held these
 
     def _run(self, statement: str, **parameters: Any) -> int:
         return self._connection.run(statement, **parameters)
