@@ -1,0 +1,283 @@
+"""The composition root: the only place that knows all parts. Puts a manager together, and `corral up`, and runs them.
+
+SIGTERM or SIGINT end the control plane and nothing else: running sessions go on, and are found again by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from corral.api.app import create_app
+from corral.clock import SystemClock, SystemIds
+from corral.model.faults import Fault, Refused
+from corral.model.lifecycle import Phase
+from corral.observe import configure_logging
+from corral.ports import Reads, Store, Tx
+from corral.reconcile.intents import cancel
+from corral.reconcile.loop import Loops
+from corral.reconcile.loops import manager_loops
+from corral.settings import Listen, ManagerSettings, UpSettings
+from corral.store import PostgresStore, SqliteStore, open_store, upgrade
+
+STOP_WAIT_S = 10.0
+AGENT_RESTART_S = 1.0
+ALL_ENDED_WAIT_S = 120.0
+POLL_S = 0.1
+
+log = structlog.get_logger("corral.server")
+
+
+def run_manager(settings: ManagerSettings) -> None:
+    """One control-plane process, until told to stop."""
+    configure_logging()
+    _run(_manager(settings))
+
+
+def up(settings: UpSettings) -> None:
+    """Everything for one machine, until told to stop."""
+    configure_logging()
+    _run(_up(settings))
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+async def _manager(settings: ManagerSettings) -> None:
+    clock, ids = SystemClock(), SystemIds()
+    store = open_store(settings.database, clock, ids)
+    try:
+        listening = _bind(settings.listen)
+        url = settings.url or _url_of(listening)
+        if settings.token_file is not None:
+            await _ensure_credentials(store, ids, settings.token_file.parent, settings.token_file.name)
+        async with _serving(store, clock, ids, listening, url) as stopped:
+            print(f"ready {url}", flush=True)
+            await stopped.wait()
+    finally:
+        store.close()
+
+
+async def _up(settings: UpSettings) -> None:
+    clock, ids = SystemClock(), SystemIds()
+    data_dir = settings.data_dir
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database = f"sqlite:///{data_dir.resolve() / 'corral.db'}"
+    upgrade(database)
+    store = open_store(database, clock, ids)
+    try:
+        listening = _bind(settings.listen)
+        url = _url_of(listening)
+        admin = await _ensure_credentials(store, ids, data_dir, "client.toml", url)
+        if settings.login:
+            _write_login(url, admin)
+        async with _serving(store, clock, ids, listening, url) as stopped, _agents(settings, url, clock):
+            await _all_registered(store, clock, settings, stopped)
+            print(f"ready {url}", flush=True)
+            await stopped.wait()
+            if settings.stop_sessions:
+                await _stop_sessions(store, clock)
+    finally:
+        store.close()
+
+
+# --- the manager's own process
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    store: SqliteStore | PostgresStore, clock: SystemClock, ids: SystemIds, listening: socket.socket, url: str
+) -> AsyncIterator[asyncio.Event]:
+    """The loops and the HTTP server, running; the event is set when a signal asks to stop."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    member = ids.nonce()[:12]
+    loops = Loops(manager_loops(store, member, url), store.wakeups, clock, _report)
+    app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+    server = _Server(config)
+    tasks = [
+        loop.create_task(loops.run(), name="loops"),
+        loop.create_task(server.serve(sockets=[listening]), name="http"),
+    ]
+    if isinstance(store, PostgresStore):
+        tasks.append(loop.create_task(store.listen(), name="listen"))
+    try:
+        while not server.started and not tasks[1].done():
+            await clock.sleep(0.01)
+        yield stopped
+    finally:
+        stopped.set()
+        server.should_exit = True
+        await asyncio.wait([tasks[1]], timeout=STOP_WAIT_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: stopping is decided here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _report(name: str, error: BaseException) -> None:
+    log.error("loop pass failed", loop=name, error=repr(error), exc_info=not isinstance(error, Fault))
+
+
+def _bind(listen: Listen) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((listen.host, listen.port))
+    except OSError as error:
+        listening.close()
+        raise Refused(
+            "cannot_listen", f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another --listen"
+        ) from None
+    return listening
+
+
+def _url_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# --- credentials: one static admin token and one agent token, made at first start
+
+
+async def _ensure_credentials(store: Store, ids: SystemIds, folder: Path, name: str, url: str | None = None) -> str:
+    """The admin token, made at the first start and kept with the agents' in `folder`, both readable by us alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    admin = _read_or_make(folder / "admin.token", ids)
+    agent = _read_or_make(folder / "agent.token", ids)
+    if url is not None:
+        _write_private(folder / name, f'url = "{url}"\ntoken = "{admin}"\n')
+
+    def add(tx: Tx) -> None:
+        tx.add_credential("admin", "admin", digest_of(admin))
+        tx.add_credential("agents", "agent", digest_of(agent))
+
+    await store.tx("credentials", add)
+    return admin
+
+
+def digest_of(token: str) -> str:
+    """What is stored of a bearer token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _read_or_make(path: Path, ids: SystemIds) -> str:
+    if path.exists():
+        return path.read_text().strip()
+    token = ids.secret()
+    _write_private(path, token + "\n")
+    return token
+
+
+def _write_private(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+    partial.replace(path)
+
+
+def _write_login(url: str, token: str) -> None:
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "corral"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_private(home / "client.toml", f'url = "{url}"\ntoken = "{token}"\n')
+
+
+# --- the agents of `corral up`
+
+
+@contextlib.asynccontextmanager
+async def _agents(settings: UpSettings, url: str, clock: SystemClock) -> AsyncIterator[None]:
+    """One agent process per node, started again when it ends; told to end, with their jobs left alone, at the end."""
+    names = node_names(settings)
+    keepers = [asyncio.create_task(_keep_agent(settings, name, url, clock), name=name) for name in names]
+    try:
+        yield
+    finally:
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+
+def node_names(settings: UpSettings) -> list[str]:
+    return [f"node-{number}" for number in range(1, settings.nodes + 1)]
+
+
+async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemClock) -> None:
+    state = settings.data_dir.resolve() / "nodes" / name
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = ["--manager", url, "--token-file", str(settings.data_dir.resolve() / "agent.token")]
+    options += ["--name", name, "--state-dir", str(state)]
+    options += [word for label in settings.labels for word in ("--label", label)]
+    for option, value in (("--simulate-gpus", settings.simulate_gpus), ("--cpus", settings.cpus),
+                          ("--memory", settings.memory)):  # fmt: skip
+        if value is not None:
+            options += [option, value]
+    while True:
+        agent = await asyncio.create_subprocess_exec(sys.executable, "-m", "corral.agent", *options)
+        try:
+            code = await agent.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                agent.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(agent.wait(), STOP_WAIT_S)
+            raise
+        log.warning("agent ended; starting it again", node=name, code=code)
+        await clock.sleep(AGENT_RESTART_S)
+
+
+async def _all_registered(store: Store, clock: SystemClock, settings: UpSettings, stopped: asyncio.Event) -> None:
+    """Wait until this start's agents have registered, so that `ready` means ready."""
+    started = clock.seconds()
+    names = set(node_names(settings))
+    while not stopped.is_set():
+        known = await store.read("nodes", lambda reads: reads.nodes())
+        if names <= {node.name for node in known.values() if node.registered_at >= started - 1}:
+            return
+        await clock.sleep(POLL_S)
+
+
+async def _stop_sessions(store: Store, clock: SystemClock) -> None:
+    """Cancel every live session and wait, bounded, until all have ended."""
+    deadline = clock.mono() + ALL_ENDED_WAIT_S
+    while clock.mono() < deadline:
+        live = await store.read("live sessions", _live_sessions)
+        if not live:
+            return
+        for session_id in live:
+            await store.tx("cancel", lambda tx, id_=session_id: cancel(tx, id_, "user:operator"))
+        await clock.sleep(POLL_S)
+    log.warning("sessions did not end in time and go on", sessions=live)
+
+
+def _live_sessions(reads: Reads) -> list[str]:
+    return [id_ for phase in Phase if phase is not Phase.ENDED for id_ in reads.in_phase(phase, 10_000)]
