@@ -23,13 +23,14 @@ EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, sh
 
 
 class Connection(Protocol):
-    """What a transaction body runs on. `each` runs one statement for many parameter sets, in one round trip where the
-    driver can, and answers the row count of each."""
+    """What a transaction body runs on. `each` and `many` run one statement for many parameter sets, in one round trip
+    where the driver can, and answer the row count of each and of all together."""
 
     def now(self) -> float: ...
     def rows(self, statement: str, **parameters: Any) -> list[Any]: ...
     def run(self, statement: str, **parameters: Any) -> int: ...
     def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]: ...
+    def many(self, statement: str, parameters: Sequence[Parameters]) -> int: ...
     def next_event(self) -> int: ...
 
 
@@ -38,20 +39,24 @@ class SqliteConnection:
 
     def __init__(self, raw: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self.raw = raw
+        self._cursor = raw.cursor()
         self._clock = clock
 
     def now(self) -> float:
         return self._clock()
 
     def rows(self, statement: str, **parameters: Any) -> list[Row]:
-        return self.raw.execute(_sqlite_text(statement), _listed(parameters)).fetchall()
+        return self._cursor.execute(_sqlite_text(statement), _listed(parameters)).fetchall()
 
     def run(self, statement: str, **parameters: Any) -> int:
-        return self.raw.execute(_sqlite_text(statement), _listed(parameters)).rowcount
+        return self._cursor.execute(_sqlite_text(statement), _listed(parameters)).rowcount
 
     def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]:
-        text = _sqlite_text(statement)
-        return [self.raw.execute(text, one).rowcount for one in parameters]
+        text, execute = _sqlite_text(statement), self._cursor.execute
+        return [execute(text, one).rowcount for one in parameters]
+
+    def many(self, statement: str, parameters: Sequence[Parameters]) -> int:
+        return self._cursor.executemany(_sqlite_text(statement), parameters).rowcount if parameters else 0
 
     def next_event(self) -> int:
         return 0
@@ -84,6 +89,13 @@ class PostgresConnection:
             while cursor.nextset():
                 counts.append(cursor.rowcount)
             return counts
+
+    def many(self, statement: str, parameters: Sequence[Parameters]) -> int:
+        if not parameters:
+            return 0
+        with self.raw.cursor() as cursor:
+            cursor.executemany(_postgres_text(statement), parameters)  # pyright: ignore[reportArgumentType]
+            return cursor.rowcount
 
     def next_event(self) -> int:
         self._events += 1

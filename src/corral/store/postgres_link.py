@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors
+from psycopg.types.numeric import Int8Dumper
 
 CONNECT_TIMEOUT_S = 5
 SETTINGS = """
@@ -58,6 +59,8 @@ class Link:
         raw = self._raw
         if raw is None or raw.closed:
             raw = psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **KEEPALIVES)
+            raw.adapters.register_dumper(int, Int8Dumper)  # one type for every int: one prepared statement
+            raw.prepared_max = 300
             raw.execute(SETTINGS)
             self._raw = raw
         with self._lock:

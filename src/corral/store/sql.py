@@ -129,8 +129,8 @@ USE_DEVICE = """
 UPDATE device SET used_mib = used_mib + :vram_mib, used_milli = used_milli + :share_milli
 WHERE node = :node AND uuid = :device"""
 RELEASE_HOLDINGS = """
-UPDATE holding SET released_at = :now WHERE session = :session AND attempt = :attempt AND released_at IS NULL
-RETURNING node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
+UPDATE holding SET released_at = :now WHERE session @in(sessions) AND released_at IS NULL
+RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
 FREE_NODE = """
 UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib
 WHERE name = :node"""
@@ -138,34 +138,44 @@ FREE_DEVICE = """
 UPDATE device SET used_mib = used_mib - :vram_mib, used_milli = used_milli - :share_milli
 WHERE node = :node AND uuid = :device"""
 
-CLAIM_KERNEL = """
+CLAIM_KERNELS = """
 UPDATE kernel SET claimed_version = :version, changed_version = :version, claimed_at = :now, claimed_by = :by
-WHERE token = :token AND claimed_version IS NULL AND certificate IS NULL"""
+WHERE token @in(tokens) AND claimed_version IS NULL AND certificate IS NULL"""
 CERTIFY = """
-UPDATE kernel SET certificate = :certificate, certified_at = :now WHERE token = :token AND certificate IS NULL"""
+UPDATE kernel SET certificate = :certificate, certified_at = :now WHERE token @in(tokens) AND certificate IS NULL"""
 ASK_STOP = """
-UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token = :token AND certificate IS NULL"""
+UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token @in(tokens) AND certificate IS NULL"""
 RELEASE_BARRIER = """
-UPDATE kernel SET go = 1, changed_version = :version WHERE token = :token AND certificate IS NULL AND go = 0"""
+UPDATE kernel SET go = 1, changed_version = :version WHERE token @in(tokens) AND certificate IS NULL AND go = 0"""
 ASK_AGAIN = """
 UPDATE kernel SET changed_version = :version
-WHERE token = :token AND certificate IS NULL AND claimed_version IS NOT NULL"""
+WHERE token @in(tokens) AND certificate IS NULL AND claimed_version IS NOT NULL"""
 KERNEL_NODES = "SELECT token, node FROM kernel WHERE token @in(tokens)"
 
-FACT_ACCEPTED = "UPDATE kernel SET accepted_at = :at WHERE token = :token AND accepted_at IS NULL"
-FACT_READY = """
-UPDATE kernel SET ready_at = :at, port = :port, accepted_at = COALESCE(accepted_at, :at)
-WHERE token = :token AND ready_at IS NULL"""
-FACT_RESULT = """
-UPDATE kernel SET result_at = :at, exit_code = :exit_code, signal = :signal, exit_class = :exit_class, began = :began
-WHERE token = :token AND result_at IS NULL"""
-FACT_DEAD = """
-UPDATE kernel SET certificate = :certificate, certified_at = :now, exit_reason = :exit_reason
-WHERE token = :token AND certificate IS NULL"""
-FACT_REFUSED = """
-UPDATE kernel SET refused_code = :code, refused_message = :message WHERE token = :token AND refused_code IS NULL"""
-FACT_FAILED = """
-UPDATE kernel SET failed_code = :code, failed_message = :message WHERE token = :token AND failed_code IS NULL"""
+# All that a node reports of one kernel at a time. Each group of columns is kept by its first write.
+RECORD = """
+UPDATE kernel SET accepted_at = COALESCE(accepted_at, :accepted_at),
+    port = CASE WHEN ready_at IS NULL THEN :port ELSE port END,
+    ready_at = COALESCE(ready_at, :ready_at),
+    exit_code = CASE WHEN result_at IS NULL THEN :exit_code ELSE exit_code END,
+    signal = CASE WHEN result_at IS NULL THEN :signal ELSE signal END,
+    exit_class = CASE WHEN result_at IS NULL THEN :exit_class ELSE exit_class END,
+    began = CASE WHEN result_at IS NULL THEN COALESCE(:began, 0) ELSE began END,
+    result_at = COALESCE(result_at, :result_at),
+    refused_message = CASE WHEN refused_code IS NULL THEN :refused_message ELSE refused_message END,
+    refused_code = COALESCE(refused_code, :refused_code),
+    failed_message = CASE WHEN failed_code IS NULL THEN :failed_message ELSE failed_message END,
+    failed_code = COALESCE(failed_code, :failed_code),
+    exit_reason = CASE WHEN certificate IS NULL THEN :exit_reason ELSE exit_reason END,
+    certified_at = COALESCE(certified_at, :certified_at),
+    certificate = COALESCE(certificate, :certificate)
+WHERE token = :token AND (
+    (accepted_at IS NULL AND CAST(:accepted_at AS double precision) IS NOT NULL)
+    OR (ready_at IS NULL AND CAST(:ready_at AS double precision) IS NOT NULL)
+    OR (result_at IS NULL AND CAST(:result_at AS double precision) IS NOT NULL)
+    OR (refused_code IS NULL AND CAST(:refused_code AS text) IS NOT NULL)
+    OR (failed_code IS NULL AND CAST(:failed_code AS text) IS NOT NULL)
+    OR (certificate IS NULL AND CAST(:certificate AS text) IS NOT NULL))"""
 
 SESSIONS_ON = "SELECT DISTINCT session FROM kernel WHERE node = :node AND certificate IS NULL"
 ORDERS = f"""
@@ -217,7 +227,8 @@ WHERE name = :name AND incarnation = :incarnation AND (nonce = :last OR nonce = 
 SERVED = """
 UPDATE node SET served_version = :version
 WHERE name = :name AND served_version < :version AND desired_version >= :version"""
-RAISE_DESIRED = "UPDATE node SET desired_version = desired_version + 1 WHERE name = :name RETURNING desired_version"
+RAISE_DESIRED = """
+UPDATE node SET desired_version = desired_version + 1 WHERE name @in(names) RETURNING name, desired_version"""
 SET_NODE_STATE = """
 UPDATE node SET state = :state WHERE name = :name AND state <> :state AND seen_at < :before"""
 BACK_OFF = "UPDATE node SET backoff_until = :until WHERE name = :node AND backoff_until < :until"
