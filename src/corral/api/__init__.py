@@ -1,0 +1,1 @@
+"""REST over HTTP: what users, agents and probes may ask of a manager. Decides nothing: each change is an intent."""

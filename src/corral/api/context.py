@@ -1,0 +1,38 @@
+"""What every route works with: put together once by `create_app`, carried by the application's state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from corral.api.relay import Relay
+from corral.observe import Metrics
+from corral.ports import Clock, Ids, Store
+from corral.reconcile.loop import LoopHealth
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`url` is how agents reach this very manager, `by` its name in what it writes; `stopping` is set once it ends."""
+
+    store: Store
+    clock: Clock
+    ids: Ids
+    url: str
+    by: str
+    metrics: Metrics
+    relay: Relay
+    stopping: asyncio.Event
+    loops: Callable[[], Sequence[LoopHealth]]
+
+
+def context_of(connection: HTTPConnection) -> Context:
+    return connection.app.state.context
+
+
+Here = Annotated[Context, Depends(context_of)]

@@ -1,0 +1,73 @@
+"""What is said of a session that does not run yet: every blocker with its count, or what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from corral.api.render import RefusalView
+from corral.model.lifecycle import Phase, Wanted
+from corral.model.session import Kernel, Session
+from corral.ports import Reads
+from corral.scheduling.explain import explain
+from corral.scheduling.snapshot import shape_of
+
+
+class ExplainView(msgspec.Struct):
+    """`blockers` keep it from starting, `missing` names what has to happen until every rank runs (D10)."""
+
+    id: str
+    phase: str
+    summary: str
+    fits_now: bool
+    infeasible: bool
+    position: int | None
+    blockers: list[RefusalView]
+    missing: list[str]
+
+
+def explain_view(reads: Reads, session: Session) -> ExplainView:
+    if session.phase is not Phase.PENDING:
+        missing = list(_missing(session, reads.kernels([session.id]).get(session.id, [])))
+        return ExplainView(session.id, session.phase, _summary(session, missing), False, False, None, [], missing)
+    found = explain(reads.snapshot(1), shape_of(session.spec))
+    blockers = [*_own_blockers(session, reads.now)]
+    blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+    position = reads.position(session)
+    if not blockers and position:
+        blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
+    summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
+    return ExplainView(session.id, session.phase, summary, found.fits_now, found.infeasible, position, blockers,
+                       ["granted"])  # fmt: skip
+
+
+def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
+    if session.wanted is Wanted.HOLD:
+        yield RefusalView("held", f"it is held; `corral release {session.id}` lets it start", {})
+    if session.not_before > now:
+        yield RefusalView("backing_off", f"it is tried again in {session.not_before - now:.0f} s", {})
+    if session.error is not None:
+        yield RefusalView("broken", f"its record is broken: {session.error}", {})
+
+
+def _missing(session: Session, kernels: Sequence[Kernel]) -> Iterator[str]:
+    if session.phase not in (Phase.PLACED, Phase.STARTING):
+        return
+    for kernel in kernels:
+        where = f"rank {kernel.rank} on {kernel.node}"
+        if kernel.claimed_version is None:
+            yield f"{where}: to be claimed"
+        elif kernel.accepted_at is None:
+            yield f"{where}: to be accepted by the node"
+        elif kernel.ready_at is None:
+            yield f"{where}: workspace and command being prepared"
+
+
+def _summary(session: Session, missing: Sequence[str]) -> str:
+    if missing:
+        return f"{session.phase}; still missing: " + "; ".join(missing)
+    if session.phase is Phase.ENDED:
+        why = f": {session.reason.message or session.reason.code}" if session.reason else ""
+        return f"it has ended, {session.outcome}{why}"
+    return {Phase.RUNNING: "it is running", Phase.STOPPING: "it is stopping"}.get(session.phase, str(session.phase))

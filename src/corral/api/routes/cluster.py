@@ -1,0 +1,167 @@
+"""Nodes, devices, resource groups, and what `doctor` finds wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from fastapi import Response
+
+from corral.api.context import Here
+from corral.api.openapi import json_of, respond
+from corral.api.policy import Asking, Policy, allow, routes
+from corral.api.render import DeviceView, NodeView, device_view, node_view
+from corral.model.faults import NotFound
+from corral.model.invariants import check, gather
+from corral.model.node import NodeState
+from corral.ports import Reads
+from corral.reconcile import intents
+from corral.reconcile.loop import LoopHealth
+
+router = routes("cluster")
+OVERDUE_SWEEPS = 3.0
+GRACE_S = 10.0
+
+
+class GroupView(msgspec.Struct):
+    name: str
+    order: str
+    placement: str
+    backend: str
+    nodes: int
+
+
+class NodeWithDevices(msgspec.Struct):
+    node: NodeView
+    devices: list[DeviceView]
+    sessions: list[str]
+
+
+class FreedView(msgspec.Struct):
+    """The sessions whose room the operator's word gave back."""
+
+    node: str
+    sessions: list[str]
+
+
+class Finding(msgspec.Struct):
+    """`severity`: `error` is a promise broken, `warning` what someone should look at."""
+
+    severity: str
+    code: str
+    subject: str
+    message: str
+
+
+class DoctorView(msgspec.Struct):
+    ok: bool
+    findings: list[Finding]
+    checked: dict[str, int]
+
+
+@router.get("/api/v1/nodes", responses=json_of(list[NodeView]))
+@allow(Policy.USER)
+async def nodes(here: Here) -> Response:
+    """Every node, by name."""
+
+    def look(reads: Reads) -> list[NodeView]:
+        devices = Counter(device.node for device in reads.devices() if device.present)
+        return [node_view(one, devices[one.name], reads.now) for _, one in sorted(reads.nodes().items())]
+
+    return respond(await here.store.read("nodes", look))
+
+
+@router.get("/api/v1/nodes/{name}", responses=json_of(NodeWithDevices))
+@allow(Policy.USER)
+async def node(here: Here, asking: Asking, name: str) -> Response:
+    """One node, its devices, and the caller's sessions that live on it."""
+
+    def look(reads: Reads) -> NodeWithDevices:
+        if (found := reads.nodes([_plain(name)]).get(name)) is None:
+            raise _no_such_node(name)
+        devices = [device_view(device) for device in reads.devices([name])]
+        sessions = reads.sessions(reads.sessions_on(name))
+        own = sorted(id_ for id_, session in sessions.items() if asking.sees(session))
+        return NodeWithDevices(node_view(found, sum(one.present for one in devices), reads.now), devices, own)
+
+    return respond(await here.store.read("node", look))
+
+
+@router.post("/api/v1/nodes/{name}/confirm-dead", responses=json_of(FreedView))
+@allow(Policy.ADMIN)
+async def confirm_dead(here: Here, asking: Asking, name: str) -> Response:
+    """An operator's word that the node is gone for good. Of a node that lives, this can start a session twice."""
+    freed = await here.store.tx("confirm dead", lambda tx: intents.confirm_dead(tx, _plain(name), asking.by))
+    return respond(FreedView(name, sorted(freed)))
+
+
+@router.get("/api/v1/devices", responses=json_of(list[DeviceView]))
+@allow(Policy.USER)
+async def devices(here: Here) -> Response:
+    """Every device, by node and index."""
+    found = await here.store.read("devices", lambda reads: reads.devices())
+    return respond([device_view(one) for one in sorted(found, key=lambda one: (one.node, one.index))])
+
+
+@router.get("/api/v1/groups", responses=json_of(list[GroupView]))
+@allow(Policy.USER)
+async def groups(here: Here) -> Response:
+    """Every resource group and its policies."""
+
+    def look(reads: Reads) -> list[GroupView]:
+        members = Counter(one.group for one in reads.nodes().values())
+        return [
+            GroupView(one.name, one.order, one.placement, one.backend, members[one.name])
+            for _, one in sorted(reads.groups().items())
+        ]
+
+    return respond(await here.store.read("groups", look))
+
+
+@router.get("/api/v1/doctor", responses=json_of(DoctorView))
+@allow(Policy.ADMIN)
+async def doctor(here: Here) -> Response:
+    """Every invariant held against every row, and the state of this manager's loops and of the nodes."""
+
+    def look(reads: Reads) -> tuple[list[Finding], dict[str, int]]:
+        tables = gather(reads.ledger())
+        broken = reads.broken([row["id"] for row in tables["session"]])
+        found = [Finding("error", one.code, one.subject, one.message) for one in check(tables)]
+        found += [Finding("error", "broken_record", id_, error) for id_, error in sorted(broken.items())]
+        found += [
+            Finding("warning", "node_unreachable", one.name, f"not heard for {reads.now - one.seen_at:.0f} s")
+            for one in reads.nodes().values()
+            if one.state is not NodeState.UP
+        ]
+        return found, {name: len(rows) for name, rows in tables.items()}
+
+    findings, checked = await here.store.read("doctor", look)
+    findings += loop_findings(here.loops(), here.clock.mono())
+    return respond(DoctorView(not any(one.severity == "error" for one in findings), findings, checked))
+
+
+def loop_findings(loops: Sequence[LoopHealth], now: float) -> list[Finding]:
+    """Loops that do not run, or have not succeeded for longer than a few of their sweeps."""
+    return [Finding("error", code, loop.name, message) for loop in loops for code, message in _ill(loop, now)]
+
+
+def _ill(loop: LoopHealth, now: float) -> Iterator[tuple[str, str]]:
+    if not loop.running:
+        yield "loop_stopped", f"the loop does not run; it was started again {loop.restarts} times"
+    elif loop.last_success_at is None:
+        if loop.errors:
+            yield "loop_failing", f"no pass has succeeded yet; last error: {loop.last_error}"
+    elif now - loop.last_success_at > loop.sweep_s * OVERDUE_SWEEPS + GRACE_S:
+        error = f"; last error: {loop.last_error}" if loop.last_error else ""
+        yield "loop_overdue", f"last success {now - loop.last_success_at:.0f} s ago{error}"
+
+
+def _plain(name: str) -> str:
+    if "\x00" in name:
+        raise _no_such_node(name)
+    return name
+
+
+def _no_such_node(name: str) -> NotFound:
+    return NotFound("no_such_node", f"there is no node {name[:80]!r}; `corral nodes` lists them", subject=name[:80])

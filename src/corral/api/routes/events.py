@@ -1,0 +1,91 @@
+"""What happens, as it happens: all events in commit order, to be resumed from any number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+import msgspec
+from fastapi import Header, Query, Response
+
+from corral.api import sse
+from corral.api.context import Context, Here
+from corral.api.openapi import bytes_of, json_of, respond
+from corral.api.policy import Asking, Caller, Policy, allow, routes
+from corral.api.render import EventView, event_view
+from corral.api.waiting import hinted
+from corral.ports import EVENTS, EventRow, Reads
+
+router = routes("events")
+PAGE = 1000
+
+
+class EventsView(msgspec.Struct):
+    """A page; `last` is the newest event there is, the number to follow from."""
+
+    events: list[EventView]
+    last: int
+
+
+@router.get("/api/v1/events", responses=bytes_of(sse.MEDIA_TYPE))
+@allow(Policy.USER)
+async def follow_events(
+    here: Here,
+    asking: Asking,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    follow: bool = True,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Every event after the given one, then each as it is committed. `Last-Event-ID` resumes."""
+    return sse.respond(_stream(here, asking, sse.resume_point(last_event_id, after), follow))
+
+
+@router.get("/api/v1/events:page", responses=json_of(EventsView))
+@allow(Policy.USER)
+async def page_of_events(
+    here: Here,
+    asking: Asking,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Response:
+    """A page of events, for those who do not stay."""
+
+    def look(reads: Reads) -> EventsView:
+        rows = _visible(reads, asking, reads.events(after, limit))
+        return EventsView([event_view(row) for row in rows], reads.last_event())
+
+    return respond(await here.store.read("events", look))
+
+
+async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> AsyncIterator[bytes]:
+    watch = here.store.wakeups.watch(EVENTS)
+    try:
+        yield sse.HEARTBEAT
+        while not here.stopping.is_set():
+            rows, shown = await here.store.read("events", partial(_page, asking=asking, after=after))
+            for row in shown:
+                yield sse.event(row.entry.fact, event_view(row), row.id)
+            if rows:
+                after = rows[-1].id
+            if len(rows) == PAGE:
+                continue
+            if not follow:
+                return
+            if not await hinted(watch, sse.HEARTBEAT_S, here.stopping):
+                yield sse.HEARTBEAT
+    finally:
+        watch.close()
+
+
+def _page(reads: Reads, *, asking: Caller, after: int) -> tuple[list[EventRow], list[EventRow]]:
+    rows = reads.events(after, PAGE)
+    return rows, _visible(reads, asking, rows)
+
+
+def _visible(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventRow]:
+    if asking.owner is None:
+        return rows
+    sessions = reads.sessions({row.session for row in rows if row.session is not None})
+    own = {id_ for id_, session in sessions.items() if asking.sees(session)}
+    return [row for row in rows if row.session in own]

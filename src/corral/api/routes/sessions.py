@@ -1,0 +1,172 @@
+"""Submitting: one, many at once, or only asking what would happen. The request is made a valid spec first; then one
+transaction stores all of it or nothing (reconcile.intents.submit)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from fastapi import Body, Header, Response
+
+from corral.api.context import Context, Here
+from corral.api.inputs import BatchIn, SessionIn
+from corral.api.openapi import json_of, respond
+from corral.api.policy import Asking, Caller, Policy, allow, routes
+from corral.api.render import (
+    RefusalView,
+    ResourcesView,
+    Rows,
+    SessionView,
+    resources_view,
+    rows_of,
+    session_view,
+)
+from corral.api.specs import spec_of
+from corral.model.faults import Fault, Invalid, NotFound, Refused
+from corral.model.session import Session
+from corral.model.spec import SessionSpec
+from corral.ports import NewSession, Reads, Tx
+from corral.reconcile import intents
+from corral.scheduling.explain import explain
+from corral.scheduling.snapshot import Shape, shape_of
+from corral.wire import spec_to_json
+
+router = routes("sessions")
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
+
+
+class SessionsView(msgspec.Struct):
+    sessions: list[SessionView]
+    next: str | None = None
+
+
+class PlanView(msgspec.Struct):
+    """What would happen now: `fits_now` says that room is free, `infeasible` that no node could ever do it."""
+
+    fits_now: bool
+    infeasible: bool
+    blockers: list[RefusalView]
+    resources: ResourcesView
+    nodes: int
+    ranks: int
+
+
+@router.post("/api/v1/sessions", status_code=201, responses=json_of(SessionView, 201, 200))
+@allow(Policy.USER)
+async def submit(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()], key: Key = None) -> Response:
+    """Submit one session. With an idempotency key, repeating the request answers the session it made."""
+    spec = spec_of(asked)
+    new = NewSession(here.ids.session_id(), spec, asking.name, _key(asked, key), _digest(spec))
+    created, views = await _store(here, asking, [new])
+    headers = {"Location": f"/api/v1/sessions/{views[0].id}"}
+    return respond(views[0], 201 if created else 200, headers)
+
+
+@router.post("/api/v1/sessions:batch", status_code=201, responses=json_of(SessionsView, 201, 200))
+@allow(Policy.USER)
+async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Body()], key: Key = None) -> Response:
+    """Submit many sessions: all, or none. The key is for the whole of the request."""
+    specs = [_numbered(number, lambda one=one: spec_of(one)) for number, one in enumerate(asked.sessions)]
+    whole = hashlib.sha256(b"\n".join(spec_to_json(spec).encode() for spec in specs)).hexdigest() if key else ""
+    new: list[NewSession] = []
+    for number, (one, spec) in enumerate(zip(asked.sessions, specs, strict=True)):
+        if key is not None and one.idempotency_key is not None:
+            raise Invalid("two_keys", f"sessions[{number}]: give a key for the request or for the session, not both")
+        own_key = f"{_checked_key(key)}#{number}" if key else _key(one, None)
+        new.append(NewSession(here.ids.session_id(), spec, asking.name, own_key, whole or _digest(spec)))
+    created, views = await _store(here, asking, new)
+    return respond(SessionsView(views), 201 if created else 200)
+
+
+@router.post("/api/v1/sessions:plan", responses=json_of(PlanView))
+@allow(Policy.USER)
+async def plan(here: Here, asked: Annotated[SessionIn, Body()]) -> Response:
+    """What submitting this would meet, without submitting it."""
+    spec = spec_of(asked)
+
+    def look(reads: Reads) -> PlanView:
+        _known_group(reads, spec)
+        found = explain(reads.snapshot(1), shape_of(spec))
+        blockers = [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+        return PlanView(found.fits_now, found.infeasible, blockers, resources_view(spec.resources), spec.nodes,
+                        spec.ranks)  # fmt: skip
+
+    return respond(await here.store.read("plan", look))
+
+
+async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tuple[bool, list[SessionView]]:
+    """Whether any is new, and each as it is now."""
+    ids = {one.id for one in new}
+
+    def write(tx: Tx) -> tuple[bool, list[Session]]:
+        sessions = intents.submit(tx, new, asking.by)
+        fresh = [session for session in sessions if session.id in ids]
+        _content_is_there(tx, [session.spec for session in fresh])
+        _not_hopeless(tx, [session.spec for session in fresh])
+        return bool(fresh), sessions
+
+    def show(reads: Reads) -> list[SessionView]:
+        rows = rows_of(reads, sessions)
+        position = reads.position(sessions[0]) if len(sessions) == 1 else None
+        return [session_view(session, rows, position) for session in sessions]
+
+    created, sessions = await here.store.tx("submit", write)
+    if created and len(sessions) > 1:
+        return created, [session_view(session, Rows()) for session in sessions]
+    return created, await here.store.read("show", show)
+
+
+def _content_is_there(tx: Tx, specs: Sequence[SessionSpec]) -> None:
+    digests = {digest for spec in specs for digest in (spec.script, spec.upload, spec.bootstrap) if digest}
+    for digest in sorted(digests):
+        if tx.blob(digest) is None:
+            raise Invalid("no_such_blob", f"{digest} is not stored here; PUT it to /api/v1/blobs/{digest} first",
+                          subject=digest)  # fmt: skip
+
+
+def _not_hopeless(tx: Tx, specs: Sequence[SessionSpec]) -> None:
+    """Refuse at once what no node can ever do. Equal requests are judged once."""
+    shapes: dict[Shape, SessionSpec] = {shape_of(spec): spec for spec in specs}
+    if not shapes:
+        return
+    for spec in shapes.values():
+        _known_group(tx, spec)
+    snapshot = tx.snapshot(0)
+    for shape in shapes:
+        found = explain(snapshot, shape)
+        if found.infeasible:
+            reasons = "; ".join(one.message for one in found.refusals)
+            raise Refused(
+                "infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`"
+            )
+
+
+def _known_group(reads: Reads, spec: SessionSpec) -> None:
+    if spec.group is not None and spec.group not in reads.groups():
+        raise NotFound("group_unknown", f"there is no resource group {spec.group!r}", subject=spec.group)
+
+
+def _numbered(number: int, make: Callable[[], SessionSpec]) -> SessionSpec:
+    try:
+        return make()
+    except Fault as fault:
+        fault.message = f"sessions[{number}]: {fault.message}"
+        raise
+
+
+def _key(asked: SessionIn, header: str | None) -> str | None:
+    if header and asked.idempotency_key and header != asked.idempotency_key:
+        raise Invalid("two_keys", "the Idempotency-Key header and the field idempotency_key differ; give one of them")
+    return _checked_key(header or asked.idempotency_key)
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not key.isprintable():
+        raise Invalid("bad_idempotency_key", "an idempotency key is printable text")
+    return key
+
+
+def _digest(spec: SessionSpec) -> str:
+    return hashlib.sha256(spec_to_json(spec).encode()).hexdigest()

@@ -1,0 +1,76 @@
+"""What users do to a session: cancel, hold, release, requeue, update. Each writes an intent and answers the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Body, Response
+
+from corral.api.context import Context, Here
+from corral.api.inputs import UpdateIn
+from corral.api.lookup import find
+from corral.api.openapi import json_of, respond
+from corral.api.policy import Asking, Caller, Policy, allow, routes
+from corral.api.render import SessionView, rows_of, session_view
+from corral.api.specs import time_limit_of
+from corral.model.faults import Invalid
+from corral.model.session import Session
+from corral.model.spec import NAME, PRIORITY_LIMIT
+from corral.ports import Tx
+from corral.reconcile import intents
+
+router = routes("sessions")
+Answers = json_of(SessionView)
+
+
+async def _do(here: Context, asking: Caller, session_id: str, act: Callable[[Tx, str], Session]) -> Response:
+    def write(tx: Tx) -> SessionView:
+        session = act(tx, find(tx, asking, session_id).id)
+        return session_view(session, rows_of(tx, [session]), tx.position(session))
+
+    return respond(await here.store.tx("intent", write))
+
+
+@router.post("/api/v1/sessions/{session_id}/cancel", responses=Answers)
+@allow(Policy.USER)
+async def cancel(here: Here, asking: Asking, session_id: str) -> Response:
+    """Ask that it stop. May be repeated; an ended session stays as it is."""
+    return await _do(here, asking, session_id, lambda tx, id_: intents.cancel(tx, id_, asking.by))
+
+
+@router.post("/api/v1/sessions/{session_id}/hold", responses=Answers)
+@allow(Policy.USER)
+async def hold(here: Here, asking: Asking, session_id: str) -> Response:
+    """Keep a pending session from starting."""
+    return await _do(here, asking, session_id, lambda tx, id_: intents.hold(tx, id_, asking.by))
+
+
+@router.post("/api/v1/sessions/{session_id}/release", responses=Answers)
+@allow(Policy.USER)
+async def release(here: Here, asking: Asking, session_id: str) -> Response:
+    """Let a held session start."""
+    return await _do(here, asking, session_id, lambda tx, id_: intents.release(tx, id_, asking.by))
+
+
+@router.post("/api/v1/sessions/{session_id}/requeue", responses=Answers)
+@allow(Policy.USER)
+async def requeue(here: Here, asking: Asking, session_id: str) -> Response:
+    """Run it again: a live one is stopped and queued again, an ended one gets a new session linked to it."""
+    new_id = here.ids.session_id()
+    return await _do(here, asking, session_id, lambda tx, id_: intents.requeue(tx, id_, new_id, asking.by))
+
+
+@router.patch("/api/v1/sessions/{session_id}", responses=Answers)
+@allow(Policy.USER)
+async def update(here: Here, asking: Asking, session_id: str, asked: Annotated[UpdateIn, Body()]) -> Response:
+    """Change priority and group while it is pending, and the time limit until it ends."""
+    if asked.priority is not None and abs(asked.priority) > PRIORITY_LIMIT:
+        raise Invalid("out_of_range", f"priority is {asked.priority}; it must be within ±{PRIORITY_LIMIT}")
+    if asked.group is not None and not NAME.match(asked.group):
+        raise Invalid("bad_group", f"group {asked.group[:80]!r} is not a name")
+    limit_s = time_limit_of(asked.time)
+    if (asked.priority, asked.group, limit_s) == (None, None, None):
+        raise Invalid("nothing_asked", "name what to change: priority, group or time")
+    return await _do(here, asking, session_id, lambda tx, id_: intents.update(
+        tx, id_, asking.by, priority=asked.priority, group=asked.group, time_limit_s=limit_s))  # fmt: skip

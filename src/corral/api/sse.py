@@ -1,0 +1,31 @@
+"""Server-sent events: an id to resume from, a name, one line of JSON. A comment now and then keeps it open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi.responses import StreamingResponse
+
+HEARTBEAT_S = 15.0
+HEARTBEAT = b": alive\n\n"
+MEDIA_TYPE = "text/event-stream"
+
+
+def event(name: str, data: Any, id_: object | None = None) -> bytes:
+    head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
+    return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def respond(stream: AsyncIterator[bytes]) -> StreamingResponse:
+    return StreamingResponse(
+        stream, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
+
+
+def resume_point(last_event_id: str | None, asked: int) -> int:
+    """Where to go on: what the client saw last, else what it asked for."""
+    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19:
+        return int(last_event_id)
+    return asked
