@@ -1,6 +1,6 @@
 """The job directory: the files by which agent and shim speak, each written whole or not at all.
 
-Knows how a file comes into being (renamed over, or linked once), how room for the last words is kept, and who holds
+Knows how a file comes into being (renamed over, or renamed once), how room for the last words is kept, and who holds
 the lock. Never starts or signals a job. `shim` follows the protocol over it; the agent calls `reserve`, `void`,
 `probe_lock`, `held_lock` and the readers.
 """
@@ -16,6 +16,7 @@ import struct
 from collections.abc import Generator
 from typing import Any, cast
 
+from corral.agent import linux
 from corral.agent.jobspec import JsonObject
 
 VERSION = 1
@@ -23,7 +24,7 @@ RESERVE_BYTES = 4096
 SPEC, LOCK, STARTED, READY = "spec.json", "lock", "started", "ready.json"
 GO, STOP, LIMIT = "go.json", "stop.json", "limit.json"
 RESULT, EXIT, STUCK, TROUBLE = "result.json", "exit.json", "stuck.json", "trouble.json"
-_RESERVED = (f"{STARTED}.tmp", "void.tmp", "result.tmp", "exit.tmp")
+_RESERVED = (f"{STARTED}.tmp", "void.tmp", "stop.tmp", "result.tmp", "exit.tmp")
 _PRIVATE = 0o600
 _FLOCK = "hhqqi4x"
 
@@ -33,7 +34,8 @@ class Unreadable(ValueError):
 
 
 def reserve(jobdir: str) -> None:
-    """Keep inodes and blocks for the decision and the last words; OSError (ENOSPC) refuses the launch."""
+    """Keep inodes and blocks for the decision, a first stop and the last words; OSError (ENOSPC) refuses the launch."""
+    os.close(os.open(f"{jobdir}/{LOCK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE))
     for name in _RESERVED:
         fd = os.open(f"{jobdir}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         try:
@@ -81,8 +83,8 @@ def _fill(path: str, value: JsonObject) -> None:
 def decide(jobdir: str, temporary: str, decision: JsonObject) -> bool:
     """Make `started` with its content in one step; False where it was decided before.
 
-    link(2) fails where the name exists and shows the whole content where it does not: the two halves of O_EXCL that a
-    reader may rely on.
+    The rename fails where the name exists and shows the whole content where it does not: the two halves of O_EXCL that
+    a reader may rely on.
     """
     final = f"{jobdir}/{STARTED}"
     if os.path.lexists(final):
@@ -90,12 +92,9 @@ def decide(jobdir: str, temporary: str, decision: JsonObject) -> bool:
     private = f"{jobdir}/{temporary}"
     _fill(private, decision)
     try:
-        os.link(private, final)
+        linux.rename_new(private, final)
     except FileExistsError:
         return False
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(private)
     return True
 
 

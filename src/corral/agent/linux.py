@@ -7,6 +7,7 @@ them, and when, is in `birth`, `posixjob` and `zygote`.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -20,6 +21,7 @@ _SYS_CLONE3 = 435
 _CLONE_INTO_CGROUP = 0x200000000
 _CLONE_NEWNS = 0x00020000
 _SIGCHLD = 17
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NAME = 1, 36, 15
 _SFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
@@ -55,6 +57,19 @@ def become_subreaper() -> None:
 def set_name(name: str) -> None:
     """Name the process as `ps` shows it (15 bytes at most)."""
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def rename_new(src: str, dst: str) -> None:
+    """Rename without ever replacing: FileExistsError where the name is taken. Needs no room on the disk."""
+    source, target = os.fsencode(src), os.fsencode(dst)
+    if _libc.renameat2(_AT_FDCWD, source, _AT_FDCWD, target, ctypes.c_uint(_RENAME_NOREPLACE)) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS):
+        raise OSError(code, os.strerror(code), src, None, dst)
+    # a file system that cannot (NFS): link has the same meaning, and needs an inode on some
+    os.link(src, dst)
+    os.unlink(src)
 
 
 def new_mount_namespace() -> None:

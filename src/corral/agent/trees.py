@@ -51,12 +51,10 @@ def detect(name: str, kind: str | None = None) -> Containment:
     """
     mounts = _cgroup_mounts()
     own = _own_cgroups()
-    unified = _usable(mounts, own, "", name, "cgroup.kill")
-    freezer = _usable(mounts, own, "freezer", name, "freezer.state")
-    if kind in (None, "cgroup2") and unified:
-        return _with_limits(Containment("cgroup2", unified), mounts, own, name)
-    if kind in (None, "cgroup1") and freezer:
-        return _with_limits(Containment("cgroup1", freezer), mounts, own, name)
+    if kind in (None, "cgroup2") and (root := _usable(mounts, own, "", name, "cgroup.kill")):
+        return _with_limits(Containment("cgroup2", root), mounts, own, name)
+    if kind in (None, "cgroup1") and (root := _usable(mounts, own, "freezer", name, "freezer.state")):
+        return _with_limits(Containment("cgroup1", root), mounts, own, name)
     if kind in (None, "marker"):
         return _with_limits(Containment("marker"), mounts, own, name)
     raise OSError(errno.ENOTSUP, f"containment {kind} is not available on this machine to this user")
