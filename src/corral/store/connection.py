@@ -61,6 +61,10 @@ class SqliteConnection:
     def next_event(self) -> int:
         return 0
 
+    def close(self) -> None:
+        self._cursor.close()  # while it lives, its last statement keeps the file open
+        self.raw.close()
+
 
 class PostgresConnection:
     """PostgreSQL through psycopg 3, READ COMMITTED; many-row writes go as one pipeline."""

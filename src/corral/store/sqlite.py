@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
 from corral.store.connection import SqliteConnection
+from corral.store.faults import Conflict
 from corral.store.filelock import lock_file
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
@@ -36,6 +37,9 @@ class _Work(NamedTuple):
     body: Callable[[Tx], Any]
     done: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+
+
+_Answer = tuple[_Work, Any, BaseException | None]
 
 
 def open_sqlite(path: Path | str, *, writer: bool) -> sqlite3.Connection:
@@ -55,8 +59,9 @@ def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, 
     try:
         answer = body(tx)
     except BaseException:
-        connection.raw.execute("ROLLBACK TO body")
-        connection.raw.execute("RELEASE body")
+        if connection.raw.in_transaction:
+            connection.raw.execute("ROLLBACK TO body")
+            connection.raw.execute("RELEASE body")
         raise
     connection.raw.execute("RELEASE body")
     return answer, list(tx.hints)
@@ -74,19 +79,20 @@ class SqliteStore:
         self._thread = threading.Thread(target=self._write_for_ever, name="corral-sqlite", daemon=True)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="corral-read")
         self._local = threading.local()
+        self._opened: list[SqliteConnection] = []
         self._path = path
         self._closed = False
         self._thread.start()
 
     async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
-        if self._closed:
-            raise Unavailable("database_closed", "the database is closed; the control plane is stopping")
+        self._refuse_when_closed()
         loop = asyncio.get_running_loop()
         work = _Work(name, fn, loop.create_future(), loop)
         self._work.put(work)
         return await work.done
 
     async def read(self, name: str, fn: Callable[[Reads], T]) -> T:
+        self._refuse_when_closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, fn)
 
     def close(self) -> None:
@@ -95,17 +101,25 @@ class SqliteStore:
         self._work.put(None)
         self._thread.join()
         self._readers.shutdown()
-        self._writer.raw.close()
+        for connection in (*self._opened, self._writer):
+            connection.close()
         os.close(self._lock)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("database_closed", "the database is closed; the control plane is stopping")
 
     def _read(self, fn: Callable[[Reads], T]) -> T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = SqliteConnection(open_sqlite(self._path, writer=False), self._clock)
             self._local.connection = connection
+            self._opened.append(connection)
         connection.raw.execute("BEGIN")
         try:
             return fn(SqlReads(connection))
+        except sqlite3.OperationalError as error:
+            raise _unavailable(error) from error
         finally:
             connection.raw.execute("ROLLBACK")
 
@@ -121,28 +135,35 @@ class SqliteStore:
             self._commit(group)
 
     def _commit(self, group: list[_Work]) -> None:
-        answers: list[tuple[_Work, Any, BaseException | None]] = []
+        raw = self._writer.raw
         hints: dict[str, None] = {}
         try:
-            self._writer.raw.execute("BEGIN IMMEDIATE")
-            for work in group:
-                try:
-                    answer, hinted = run_body(self._writer, work.body)
-                    hints.update(dict.fromkeys(hinted))
-                    answers.append((work, answer, None))
-                except Exception as error:
-                    answers.append((work, None, error))
-            self._writer.raw.execute("COMMIT")
+            raw.execute("BEGIN IMMEDIATE")
+            answers = [self._run_one(work, hints) for work in group]
+            raw.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._writer.raw.in_transaction:
-                self._writer.raw.execute("ROLLBACK")
-            failure = Unavailable("database_failed", f"the database could not commit: {error}")
-            answers, hints = [(work, None, failure) for work in group], {}
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+            failure, hints = _unavailable(error), {}
+            answers = [(work, None, failure) for work in group]
         for loop in {work.loop for work in group}:
             mine = [answer for answer in answers if answer[0].loop is loop]
             _tell(loop, lambda mine=mine: self._answer(mine, hints))
 
-    def _answer(self, answers: list[tuple[_Work, Any, BaseException | None]], hints: dict[str, None]) -> None:
+    def _run_one(self, work: _Work, hints: dict[str, None]) -> _Answer:
+        """One body's answer or error. Raises only when the database has given up the whole transaction (disk full)."""
+        try:
+            answer, hinted = run_body(self._writer, work.body)
+        except BaseException as error:
+            if not self._writer.raw.in_transaction:
+                raise sqlite3.OperationalError(str(error)) from error
+            if isinstance(error, sqlite3.IntegrityError):
+                return work, None, Conflict(f"the database refused a change: {error}")
+            return work, None, _unavailable(error) if isinstance(error, sqlite3.OperationalError) else error
+        hints.update(dict.fromkeys(hinted))
+        return work, answer, None
+
+    def _answer(self, answers: list[_Answer], hints: dict[str, None]) -> None:
         for work, answer, error in answers:
             if work.done.done():
                 continue
@@ -151,6 +172,10 @@ class SqliteStore:
             else:
                 work.done.set_exception(error)
         self.wakeups.publish(hints)
+
+
+def _unavailable(error: BaseException) -> Unavailable:
+    return Unavailable("database_failed", f"the database could not read or write its file: {error}")
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -1,0 +1,23 @@
+"""One suite per port, run against every implementation of it, ours and other people's.
+
+A suite is a base class of tests. Derive a class from it in a test module, give it the fixture that the suite names,
+and pytest runs the tests:
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store(self): ...        # a fresh, empty ports.Store
+
+Nothing here needs more of the implementation than its port; what it must refuse, it refuses with
+`corral.store.Conflict`.
+"""
+
+from corral.testing.conformance.store_nodes import NodeRules
+from corral.testing.conformance.store_races import RaceRules
+from corral.testing.conformance.store_room import RoomRules
+from corral.testing.conformance.store_sessions import SessionRules
+
+__all__ = ["StoreConformance"]
+
+
+class StoreConformance(SessionRules, RoomRules, NodeRules, RaceRules):
+    """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""
