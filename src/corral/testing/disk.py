@@ -162,6 +162,13 @@ class SimFiles:
         await self._step()
         self._tree.rename(source, target)
 
+    async def rename_new(self, source: str, target: str) -> None:
+        """renameat2(RENAME_NOREPLACE): the name appears with all of its content, or FileExistsError."""
+        await self._step()
+        if self._tree.find(target) is not None:
+            raise FileExistsError(errno.EEXIST, "exists", target)
+        self._tree.rename(source, target)
+
     async def remove(self, path: str) -> None:
         await self._step()
         self._tree.remove(path)

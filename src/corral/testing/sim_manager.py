@@ -1,0 +1,168 @@
+"""A manager process in the simulation: production's loops, its half of the node's exchange, and the users' calls.
+
+It knows how a request is read and an error answered, as the REST face does in production. It decides nothing: intents,
+exchange and loops are production's own. Next: `sim_store.py` beneath, `network.py` around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from corral import wire
+from corral.model.faults import Fault, Invalid, Unavailable
+from corral.model.session import Session
+from corral.model.spec import SessionSpec
+from corral.ports import NewSession, Tx, node_channel
+from corral.reconcile import exchange, intents
+from corral.reconcile.loop import Loops
+from corral.reconcile.loops import manager_loops
+from corral.testing.network import SimNetwork
+from corral.testing.process import SimProcess
+from corral.testing.sim_store import SimDatabase, SimStore
+
+LONGEST_POLL_S = 30.0
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asks of a manager. `new_id` is for `requeue` of an ended session; `values` for `update`."""
+
+    what: str
+    session: str = ""
+    specs: list[SessionSpec] = []
+    keys: list[str] = []
+    owner: str = "ada"
+    values: dict[str, Any] = {}
+    after: int = 0
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is answered."""
+
+    id: str
+    phase: str
+    wanted: str
+    attempt: int
+    outcome: str | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """One event as a watcher gets it."""
+
+    id: int
+    session: str
+    seq: int
+    fact: str
+    target: str
+    attempt: int
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: list[Shown] = []
+    events: list[Told] = []
+
+
+def request(path: str, body: bytes) -> bytes:
+    return path.encode() + b"\n" + body
+
+
+def answer_of(data: bytes) -> tuple[int, bytes]:
+    """The status and the body of an answer."""
+    status, _, body = data.partition(b"\n")
+    return int(status), body
+
+
+class SimManager:
+    """One incarnation. It runs from its construction until its process is killed."""
+
+    def __init__(self, database: SimDatabase, network: SimNetwork, process: SimProcess) -> None:
+        self.process = process
+        self.url = f"http://{process.name}"
+        self.by = f"manager:{process.title}"
+        self.store = SimStore(database, process)
+        loops = Loops(manager_loops(self.store, process.title, self.url), self.store.wakeups, process, self._report)
+        process.spawn(loops.run(), name="loops")
+        network.listen(process, process.name, self.serve)
+
+    def _report(self, loop: str, error: BaseException) -> None:
+        """A pass may fail for what the database does, and for nothing else."""
+        if isinstance(error, Unavailable):
+            self.process.sometimes("manager.pass_failed")
+        else:
+            self.process.loop.report(f"pass {loop} failed", error, self.process)
+
+    async def serve(self, payload: bytes, caller: str) -> bytes:
+        path, _, body = payload.partition(b"\n")
+        try:
+            return b"200\n" + await self._route(path.decode(), body)
+        except Fault as fault:
+            problem = {"code": fault.code, "message": fault.message}
+            return str(fault.status).encode() + b"\n" + msgspec.json.encode(problem)
+
+    async def _route(self, path: str, body: bytes) -> bytes:
+        if path == "/api/v1/agent/register":
+            registration = wire.decode(body, wire.Registration)
+            return wire.encode(await self.store.tx("register", lambda tx: exchange.register(tx, registration, self.by)))
+        if path == "/api/v1/agent/exchange":
+            return wire.encode(await self._exchange(wire.decode(body, wire.Exchange)))
+        if path == "/call":
+            return msgspec.json.encode(await self._call(wire.decode(body, Call)))
+        raise Invalid("no_such_path", path)
+
+    async def _exchange(self, message: wire.Exchange) -> wire.Desired:
+        """Answer at once what is new; else wait for a hint, at most as long as the agent wants."""
+        with self.store.wakeups.watch(node_channel(message.node)) as watch:
+            deadline = self.process.mono() + min(message.wait_s, LONGEST_POLL_S)
+            while True:
+                desired = await self.store.tx("exchange", lambda tx: exchange.exchange(tx, message, self.by, self.url))
+                left_s = deadline - self.process.mono()
+                quiet = not desired.orders and not desired.streams and desired.version == message.have_version
+                if desired.stale or not quiet or message.facts or left_s <= 0:
+                    return desired
+                await watch.wait(left_s)
+
+    # --- users
+
+    async def _call(self, call: Call) -> Answer:
+        if call.what == "events":
+            rows = await self.store.read("events", lambda reads: reads.events(call.after, 20))
+            told = [
+                Told(id=r.id, session=r.session or "", seq=r.seq, fact=r.entry.fact, target=r.entry.target,
+                     attempt=r.entry.attempt)
+                for r in rows
+            ]  # fmt: skip
+            return Answer(events=told)
+        if call.what == "confirm_dead":
+            await self.store.tx("confirm dead", lambda tx: intents.confirm_dead(tx, call.session, call.owner))
+            return Answer()
+        sessions = await self.store.tx(call.what, self._intent(call))
+        return Answer(sessions=[_shown(session) for session in sessions])
+
+    def _intent(self, call: Call) -> Callable[[Tx], list[Session]]:
+        id_, by = call.session, f"user:{call.owner}"
+        if call.what == "submit":
+            ids = [self.process.session_id() for _ in call.specs]
+            new = [
+                NewSession(id_, spec, call.owner, key, digest=wire.spec_to_json(spec))
+                for id_, spec, key in zip(ids, call.specs, call.keys, strict=True)
+            ]
+            return lambda tx: intents.submit(tx, new, by)
+        if call.what == "requeue":
+            new_id = self.process.session_id()
+            return lambda tx: [intents.requeue(tx, id_, new_id, by)]
+        if call.what == "update":
+            return lambda tx: [intents.update(tx, id_, by, **call.values)]
+        single = {"cancel": intents.cancel, "hold": intents.hold, "release": intents.release}
+        return lambda tx: [single[call.what](tx, id_, by)]
+
+
+def _shown(session: Session) -> Shown:
+    return Shown(
+        id=session.id,
+        phase=session.phase.value,
+        wanted=session.wanted.value,
+        attempt=session.attempt,
+        outcome=None if session.outcome is None else session.outcome.value,
+    )

@@ -1,0 +1,210 @@
+"""A node: one machine with its clock, disk and process trees, and the processes that come and go on it.
+
+It boots, forks, loses power and run directories, and keeps an agent running. It knows which process hangs on which,
+and nothing of what they decide. Next: `sim_agent.py` and `sim_shim.py` are what its processes stand on.
+"""
+
+from __future__ import annotations
+
+import random
+
+from corral.agent.ports import Birth, Machine
+from corral.model.node import DeviceInventory
+from corral.testing.checkers import certified, is_known
+from corral.testing.disk import SimDisk
+from corral.testing.process import SimProcess
+from corral.testing.sim_ledger import LedgerDisk
+from corral.testing.sim_shim import Permission, SimJob, Surroundings
+from corral.testing.site import Site
+from corral.testing.trees import SimTrees
+from corral.testing.workload import draw_job
+
+NODE_RATES = {
+    "node.hint_lost": 0.1,
+    "node.fork_failed": 0.02,
+    "node.device_busy": 0.05,
+    "node.slow_provision": 0.1,
+    "node.not_provided": 0.04,
+    "shim.cannot_prepare": 0.02,
+}
+CPU_MILLI, MEMORY_MIB, VRAM_MIB = 4000, 4096, 8192
+FIRST_PID, LAST_PID = 1000, 1060
+
+
+class SimNode:
+    def __init__(self, site: Site, name: str, gpus: int) -> None:
+        self.site = site
+        self.loop = site.loop
+        self.name = name
+        self.chance = random.Random(f"{site.seed}:node:{name}")
+        self.clock = site.clock()
+        step_s = site.size.disk_step_s
+        self.disk = SimDisk(site.loop, site.faults, name, step_s=step_s)
+        self.trees = SimTrees(site.loop, site.faults, name, site.truth, step_s=step_s)
+        self.store = LedgerDisk(self.disk)
+        self.fleet = [
+            DeviceInventory(f"SIM-{name}-{index}", index, "sim", "A100", None, VRAM_MIB) for index in range(gpus)
+        ]
+        self.run_directory = self.chance.choice(("/run/corral", "/run/corral", "/state/run"))
+        self.records = site.checkers.records
+        self.is_on = False
+        self.boots = 0
+        self.agent: SimProcess | None = None
+        self.hear = _nobody_hears
+        self._zygotes: list[SimProcess] = []
+        self._shims: dict[tuple[int, int], SimJob] = {}
+        self._last_pid = FIRST_PID
+        self._last_start = 0
+
+    # --- the machine
+
+    def machine(self) -> Machine:
+        return Machine(f"boot-{self.name}-{self.boots}", f"hardware-{self.name}", CPU_MILLI, MEMORY_MIB)
+
+    def power_on(self) -> None:
+        self.is_on = True
+        self.boots += 1
+        self.site.network.lighten(self.name)
+        self.start_agent()
+
+    def power_off(self, *, power_lost: bool) -> None:
+        """All of its processes end at once, in silence. What was not durable is forgotten."""
+        self.is_on = False
+        self.site.network.darken(self.name)
+        for process in self.processes():
+            process.kill(silently=True)
+        self.trees.power_off()
+        self.disk.reboot(power_lost=power_lost)
+        self.store.reboot(power_lost=power_lost)
+        self.clock.reboot()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Results that are not in the durable store are gone with the run directory, and nobody may miss them."""
+        kept = {token for token, kind in self.store.content.facts if kind == "result"}
+        self.records.forgotten.update(token for token in self.records.results if token not in kept)
+
+    # --- processes
+
+    def processes(self) -> list[SimProcess]:
+        found = [self.agent, *self._zygotes, *(job.process for job in self._shims.values())]
+        return [process for process in found if process is not None and process.alive]
+
+    def start_agent(self) -> None:
+        if not self.is_on or (self.agent is not None and self.agent.alive):
+            return
+        self.agent = process = self.site.process(self.name, self.clock)
+        process.at_exit.append(self._agent_ended)
+        run_agent(self, process)
+
+    def _agent_ended(self, _: SimProcess) -> None:
+        self.hear = _nobody_hears
+        self.site.later(10.0, self.start_agent)
+
+    def new_zygote(self) -> SimProcess:
+        zygote = self.site.process(f"{self.name}.zygote", self.clock)
+        self._zygotes = [*(one for one in self._zygotes if one.alive), zygote]
+        return zygote
+
+    def fork_shim(self, birth: Birth) -> None:
+        process = self.site.process(f"{self.name}.shim", self.clock)
+        pid, start_time = self._new_pid()
+        around = Surroundings(
+            self.disk, self.trees, self.records, lambda token: draw_job(self.site.seed, token), self.notify
+        )
+        permission = Permission(self.machine().boot_id, birth.run_id, birth.node_epoch)
+        job = SimJob(process, pid, start_time, f"{self.run_directory}/jobs/{birth.token}", permission, around)
+        self._shims[pid, start_time] = job
+        process.at_exit.append(lambda _: self._shims.pop((pid, start_time), None))
+        process.spawn(job.run(), name=f"shim {birth.token}")
+
+    def _new_pid(self) -> tuple[int, int]:
+        """Process ids are used again soon; a start time never is."""
+        living = {pid for pid, _ in self._shims}
+        while True:
+            self._last_pid = self._last_pid + 1 if self._last_pid < LAST_PID else FIRST_PID
+            if self._last_pid not in living:
+                break
+        self._last_start += 1
+        return self._last_pid, self._last_start
+
+    def shim_at(self, pid: int, start_time: int) -> SimProcess | None:
+        job = self._shims.get((pid, start_time))
+        return job.process if job is not None else None
+
+    def poke(self, pid: int, start_time: int) -> None:
+        job = self._shims.get((pid, start_time))
+        if job is not None:
+            job.poke()
+
+    def notify(self, token: str) -> None:
+        """A datagram from a shim to the agent that lives when it arrives."""
+        if not self.site.faults.hit("node.hint_lost"):
+            self.loop.at(self.chance.random() * 0.01, lambda: self.hear(token))
+
+    # --- what the nemesis may do to it
+
+    def disk_full(self) -> bool:
+        if self.disk.is_full:
+            return False
+        self.disk.is_full = True
+        self.site.later(20.0, self.disk_emptied)
+        return True
+
+    def disk_emptied(self) -> None:
+        self.disk.is_full = False
+
+    def lose_run_directory(self) -> bool:
+        """Somebody empties it, and restarts the agent: no agent may take what it finds for what was."""
+        if self.agent is None or not self.agent.alive:
+            return False
+        self.agent.kill()
+        found = self.disk.tree.find(self.run_directory)
+        if found is not None:
+            where, name = self.disk.tree.parent(self.run_directory)
+            del where.children[name]
+            where.durable.pop(name, None)
+        self._forget()
+        return True
+
+    def kill_zygote(self) -> bool:
+        return self._kill_one(self._zygotes)
+
+    def kill_shim(self) -> bool:
+        return self._kill_one([job.process for job in self._shims.values()])
+
+    def _kill_one(self, processes: list[SimProcess]) -> bool:
+        living = [process for process in processes if process.alive]
+        if not living:
+            return False
+        self.chance.choice(living).kill()
+        return True
+
+    def pause_shim(self) -> bool:
+        running = [job.process for job in self._shims.values() if not job.process.paused]
+        if not running:
+            return False
+        process = self.chance.choice(running)
+        process.pause()
+        self.site.later(20.0, process.resume)
+        return True
+
+    # --- at the end
+
+    def left_over(self) -> list[str]:
+        """KE7: what lies in the run directory although its end was acknowledged, or although nobody knows it."""
+        found: list[str] = []
+        for token in self.disk.names(f"{self.run_directory}/jobs"):
+            if not is_known(self.site.database, token):
+                found.append(f"KE7 {self.name}: {token} lies on disk, and the ledger does not know it")
+            elif certified(self.site.database, token):
+                found.append(f"{self.name}: {token} was never collected")
+        return found
+
+
+def _nobody_hears(_: str) -> None:
+    return None
+
+
+def run_agent(node: SimNode, process: SimProcess) -> None:
+    raise NotImplementedError

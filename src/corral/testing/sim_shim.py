@@ -1,0 +1,256 @@
+"""The shim in the simulation: production's `supervise` on a job port whose files and processes are simulated.
+
+`SimJob` is to the simulator what `agent.posixjob` is to a machine, step for step, with every system call a scheduling
+point. It notes what really happened for the checkers. It decides nothing. Next: `sim_node.py` forks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from corral.agent import jobdir
+from corral.agent.jobspec import BadJobFile, Go, JsonObject, LogEnd, Result, Spec, Status, Stop, Trouble, Usage
+from corral.agent.shim import CannotStart, supervise
+from corral.model.session import parse_token
+from corral.testing import sim_jobdir
+from corral.testing.checkers import Records
+from corral.testing.disk import SimDisk, SimFiles
+from corral.testing.process import SimProcess, yield_once
+from corral.testing.trees import JobPlan, SimTrees, Tree
+
+LOCK_PATIENCE_S, LOCK_PAUSE_S = 1.0, 0.05
+NOTHING_USED = Usage(0.0, 0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What of its node a shim can reach."""
+
+    disk: SimDisk
+    trees: SimTrees
+    records: Records
+    plan_of: Callable[[str], JobPlan]
+    notify: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    boot_id: str
+    run_id: str
+    node_epoch: int
+
+
+class SimJob:
+    """agent.shim.Job over one simulated job directory."""
+
+    spec: Spec
+
+    def __init__(
+        self, process: SimProcess, pid: int, start_time: int, folder: str, permission: Permission, around: Surroundings
+    ) -> None:
+        self.process = process
+        self.pid = pid
+        self.start_time = start_time
+        self.folder = folder
+        self.around = around
+        self.permission = permission
+        self.files = SimFiles(around.disk, process)
+        self._trees = around.trees
+        self._tree: Tree | None = None
+        self._poked = False
+        self._wake: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Its whole life. An error of the operating system ends it, as it would end the real one."""
+        try:
+            word = await supervise(self)
+        except OSError:
+            word = "failed"
+            with contextlib.suppress(OSError):
+                await self._leave_trouble("shim_failed", "an error of the operating system")
+        self.process.sometimes(f"shim.{word}")
+        self.process.kill()
+
+    def poke(self) -> None:
+        """SIGUSR1."""
+        self._poked = True
+        self._ring()
+
+    def _ring(self, _: object = None) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- the decision
+
+    async def point(self, name: str) -> None:
+        self.process.point(name)
+        await yield_once()
+
+    async def take_lock(self) -> bool:
+        give_up_s = self.now_s() + LOCK_PATIENCE_S
+        while not await sim_jobdir.try_lock(self.files, self.folder):
+            if await self._decided() or self.now_s() > give_up_s:
+                return False
+            await self.process.sleep(LOCK_PAUSE_S)
+        return not await self._decided()
+
+    async def _decided(self) -> bool:
+        return await self.files.exists(f"{self.folder}/{jobdir.STARTED}")
+
+    async def read_spec(self) -> Spec | None:
+        try:
+            raw = await sim_jobdir.read_object(self.files, self.folder, jobdir.SPEC)
+            if raw is None:
+                raise BadJobFile("spec.json: there is none")
+            spec = Spec.from_json(raw)
+        except (jobdir.Unreadable, BadJobFile, TypeError) as error:
+            await self._leave_trouble("bad_spec", str(error))
+            return None
+        if Permission(spec.boot_id, spec.run_id, spec.node_epoch) != self.permission:
+            await self._leave_trouble("stale_permission", f"spec.json is not for {self.permission}")
+            return None
+        self.spec = spec
+        return spec
+
+    async def _leave_trouble(self, code: str, message: str) -> None:
+        trouble: JsonObject = {"code": code, "message": message, "at": self.wall_s()}
+        await sim_jobdir.write_object(self.files, self.folder, jobdir.TROUBLE, trouble)
+
+    async def create_started(self) -> bool:
+        decision: JsonObject = {
+            "says": "run",
+            "boot_id": self.spec.boot_id,
+            "pid": self.pid,
+            "start_time": self.start_time,
+            "at": self.wall_s(),
+            "version": jobdir.VERSION,
+        }
+        decided = await sim_jobdir.decide(self.files, self.folder, f"{jobdir.STARTED}.tmp", decision)
+        if decided:
+            self.around.records.said_run.add(self.spec.token)
+        return decided
+
+    # --- before the command
+
+    async def prepare(self) -> None:
+        await yield_once()
+        if self.process.faults.hit("shim.cannot_prepare"):
+            raise CannotStart(Trouble("containment_failed", "no cgroup can be made"))
+
+    async def hold_port(self) -> int:
+        await yield_once()
+        return 20_000 + self.pid
+
+    async def write_ready(self, port: int | None) -> None:
+        try:
+            await self._write(jobdir.READY, {"port": port, "at": self.wall_s()})
+        except OSError:
+            raise CannotStart(Trouble("ready_failed", "the disk is full")) from None
+
+    async def read_go(self) -> Go | None:
+        raw = await self._read(jobdir.GO)
+        return None if raw is None else Go.from_json(raw)
+
+    async def read_stop(self) -> Stop | None:
+        raw = await self._read(jobdir.STOP)
+        return None if raw is None else Stop.from_json(raw)
+
+    async def read_limit(self, current_s: float | None) -> float | None:
+        raw = await self._read(jobdir.LIMIT)
+        return current_s if raw is None else raw.get("time_limit_s", current_s)
+
+    async def _read(self, name: str) -> JsonObject | None:
+        return await sim_jobdir.read_object(self.files, self.folder, name)
+
+    # --- the command
+
+    async def start(self, role: str, env: Go) -> None:
+        token = self.spec.token
+        named = parse_token(token)
+        visible = self.spec.env.get("CUDA_VISIBLE_DEVICES", "")
+        devices = tuple(uuid for uuid in visible.split(",") if uuid)
+        try:
+            self._tree = await self._trees.start(
+                self.process, token, named.session, named.rank, self.around.plan_of(token), devices
+            )
+        except BlockingIOError:
+            raise CannotStart(Trouble("fork_failed", "no process ids left")) from None
+        self._tree.on_main_end.append(self._ring)
+        self._tree.on_empty.append(self._ring)
+
+    async def ended(self) -> Status | None:
+        await yield_once()
+        tree = self._tree
+        if tree is None or tree.main_lives:
+            return None
+        return Status(tree.exit_code, tree.signal, NOTHING_USED)
+
+    async def start_trouble(self) -> Trouble | None:
+        return None
+
+    async def wait(self, until_s: float | None) -> bool:
+        self._wake = self.process.loop.create_future()
+        tree = self._tree
+        timer = None
+        if until_s is not None:
+            timer = self.process.loop.call_later(
+                max(0.0, until_s - self.now_s()) / self.process.clock.rate, self._ring, context=self.process.context
+            )
+        ended = tree is not None and not tree.main_lives
+        if not self._poked and not (ended and until_s is None):
+            await self._wake
+        if timer is not None:
+            timer.cancel()
+        self._wake = None
+        poked, self._poked = self._poked, False
+        return poked
+
+    async def signal_main(self, signum: int) -> None:
+        tree = self._tree
+        if tree is not None and tree.main_lives and signum == 15:
+            await self._trees.terminate(self.process, tree.main_pid, tree.token)
+
+    async def write_stop_file(
+        self, reason: str, message: str, seconds_left: float, deadline: str | float | None
+    ) -> None:
+        await yield_once()
+
+    async def kill_tree(self) -> None:
+        await self._trees.kill_tree(self.process, self.spec.token)
+
+    async def tree_is_empty(self) -> bool:
+        return await self._trees.is_empty(self.process, self.spec.token)
+
+    async def oom_killed(self) -> bool:
+        return False
+
+    # --- the end
+
+    async def write_result(self, result: Result) -> None:
+        await self._write(jobdir.RESULT, result.to_json())
+        self.around.records.results.setdefault(self.spec.token, (result.exit_code, result.signal))
+
+    async def write_stuck(self) -> None:
+        await self._write(jobdir.STUCK, {"pids": [], "at": self.wall_s()})
+
+    async def close_logs(self) -> dict[str, LogEnd]:
+        return {}
+
+    async def write_exit(self, logs: dict[str, LogEnd]) -> None:
+        await self._write(jobdir.EXIT, {"reason": "exited", "at": self.wall_s(), "logs": {}})
+
+    async def remove_tree(self) -> None:
+        await yield_once()
+
+    async def _write(self, name: str, value: JsonObject) -> None:
+        await sim_jobdir.write_object(self.files, self.folder, name, value)
+        self.around.notify(self.spec.token)
+
+    def now_s(self) -> float:
+        return self.process.mono()
+
+    def wall_s(self) -> float:
+        return self.process.wall().timestamp()

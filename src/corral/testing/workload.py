@@ -1,0 +1,167 @@
+"""What users do to a simulated Corral: what they submit, what they ask of it later, and what they are told.
+
+It knows the shape of a seed's jobs and draws all of it from chance. Users retry what got no answer, at any manager; a
+watcher reads the event log and resumes from where it was cut off. It never looks into the database. Next:
+`sim_manager.py` answers; `checkers.py` holds Corral to what it told.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from corral.model.resources import GpuRequest, Resources
+from corral.model.spec import OutcomeRule, SessionSpec
+from corral.testing.network import NetworkError
+from corral.testing.process import SimProcess
+from corral.testing.sim_manager import Answer, Call, answer_of, request
+from corral.testing.site import Site
+from corral.testing.trees import JobPlan
+
+CALL_TIMEOUT_S = 8.0
+PAUSE_S = 2.0
+ASKED_LATER = ("cancel", "cancel", "cancel", "requeue", "requeue", "hold", "release", "update", "update")
+
+
+def draw_spec(chance: random.Random, nodes: int, number: int) -> SessionSpec:
+    """One session as users ask for it: mostly small, sometimes a gang, sometimes with a limit or retries."""
+    spread = chance.choice((1, 1, 1, 1, min(2, nodes), min(3, nodes)))
+    per_node = chance.choice((1, 1, 1, 2)) if spread < 3 else 1
+    limit_s = chance.choice((None, None, None, 1, 5, 15))
+    return SessionSpec(
+        command=("job", str(number)),
+        project="lab",
+        resources=Resources(
+            cpu_milli=chance.choice((100, 500, 1000)), memory_mib=chance.choice((64, 512)), gpu=_draw_gpu(chance)
+        ),
+        nodes=spread,
+        ranks_per_node=per_node,
+        exclusive=chance.random() < 0.05,
+        time_limit_s=limit_s,
+        grace_s=chance.choice((0, 1, 3)),
+        retries=chance.choice((0, 0, 1, 2)),
+        requeue=chance.random() < 0.8,
+        outcome_rule=chance.choice(list(OutcomeRule)),
+        hold=chance.random() < 0.08,
+    )
+
+
+def _draw_gpu(chance: random.Random) -> GpuRequest | None:
+    kind = chance.random()
+    if kind < 0.5:
+        return None
+    if kind < 0.85:
+        return GpuRequest(count=chance.choice((1, 1, 2)))
+    return GpuRequest(share_milli=chance.choice((250, 500)), vram_mib=chance.choice((0, 1000)))
+
+
+def draw_job(seed: int, token: str) -> JobPlan:
+    """What the command of this launch does. A function of the seed and the token: nobody has to remember it."""
+    chance = random.Random(f"{seed}:job:{token}")
+    return JobPlan(
+        lasts_s=chance.choice((0.0, 0.05, 0.5, 3.0, 12.0)) * chance.random() * 2,
+        exit_code=chance.choice((0, 0, 0, 0, 0, 1, 3, 75, 85)),
+        heeds_term=chance.random() < 0.7,
+        term_takes_s=chance.choice((0.0, 0.2, 2.0)),
+        descendants=chance.choice((0, 0, 1, 3)),
+        descendants_outlive_s=chance.choice((0.0, 1.0, 30.0)) * chance.random(),
+        unkillable_for_s=chance.choice((0.0, 0.0, 0.0, 4.0)) * chance.random(),
+    )
+
+
+class User:
+    """One client process: what it was told goes into `told`."""
+
+    def __init__(self, process: SimProcess, site: Site, seed: int) -> None:
+        self.process = process
+        self.told = site.checkers.told
+        self._network = site.network
+        self._managers = site.manager_names
+        self._chance = random.Random(f"{seed}:{process.name}")
+        self.sessions: list[str] = []
+
+    async def submit(self, specs: list[SessionSpec], keys: list[str]) -> None:
+        """All or none, repeated under the same keys until there is an answer."""
+        self.told.asked_keys.update(keys)
+        call = Call(what="submit", specs=specs, keys=keys, owner=self.process.name)
+        answer = await self._ask(call, patient=True)
+        if answer is None:
+            return
+        for key, shown in zip(keys, answer.sessions, strict=True):
+            known = self.told.keys.setdefault(key, shown.id)
+            if known != shown.id:
+                self.process.loop.violate(f"SE2: submit {key} was answered as {known} and as {shown.id}")
+            self.sessions.append(shown.id)
+
+    async def ask_of(self, what: str, session: str) -> None:
+        values: dict[str, int] = {}
+        if what == "update":
+            values = self._chance.choice(({"priority": 5}, {"time_limit_s": 4}, {"time_limit_s": 60}))
+        call = Call(what=what, session=session, values=values, owner=self.process.name)
+        answer = await self._ask(call, patient=what == "cancel")
+        if what == "cancel" and answer is not None:
+            shown = answer.sessions[0]
+            if shown.phase != "ended" and (shown.wanted, shown.phase) != ("stop", "stopping"):
+                self.process.loop.violate(f"CB2: the cancel of {session} was answered with {shown}")
+            self.told.cancelled.setdefault(session, shown.phase)
+
+    async def confirm_dead(self, node: str) -> bool:
+        return await self._ask(Call(what="confirm_dead", session=node), patient=False) is not None
+
+    async def watch(self) -> None:
+        """Follow the event log for ever, from the last number seen."""
+        after = 0
+        while True:
+            answer = await self._ask(Call(what="events", after=after), patient=True)
+            for told in answer.events if answer else ():
+                after = told.id
+                self.told.seen_events[told.session].append(told.seq)
+            if not answer or not answer.events:
+                await self.process.sleep(PAUSE_S)
+
+    async def _ask(self, call: Call, *, patient: bool) -> Answer | None:
+        """None: refused, or given up. A patient user asks until somebody answers."""
+        body = request("/call", msgspec.json.encode(call))
+        while True:
+            try:
+                data = await self._network.request(
+                    self.process, self._chance.choice(self._managers), body, CALL_TIMEOUT_S
+                )
+            except NetworkError:
+                self.process.sometimes("user.no_answer")
+            else:
+                status, content = answer_of(data)
+                if status == 200:
+                    return msgspec.json.decode(content, type=Answer)
+                if status != 503:
+                    self.process.sometimes(f"user.refused.{call.what}")
+                    return None
+            if not patient:
+                return None
+            await self.process.sleep(PAUSE_S * self._chance.random())
+
+    # --- a seed's worth of wishes
+
+    async def live(self, count: int, nodes: int, until_s: float) -> None:
+        """Submit `count` sessions, one by one or in bulk, and meddle with them, until the loop's time `until_s`."""
+        chance, number = self._chance, 0
+        while number < count:
+            await self.process.sleep(chance.random() * 4.0)
+            bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
+            specs = [draw_spec(chance, nodes, number + offset) for offset in range(bulk)]
+            keys = [f"{self.process.name}-{number + offset}" for offset in range(bulk)]
+            number += bulk
+            twins = 2 if chance.random() < 0.15 else 1  # a hurried user asks twice at once
+            for _ in range(twins):
+                self.process.spawn(self.submit(specs, keys), name="submit")
+        while self.process.loop.now_s < until_s:
+            await self.process.sleep(chance.random() * 3.0)
+            if self.sessions:
+                session = chance.choice(self.sessions)
+                self.process.spawn(self.ask_of(chance.choice(ASKED_LATER), session), name="ask")
+
+    async def let_go(self) -> None:
+        """At the end nothing is left on hold."""
+        for session in dict.fromkeys(self.sessions):
+            await self.ask_of("release", session)

@@ -1,0 +1,135 @@
+"""Run many seeds: `python -m corral.testing.world --seeds 1000`. Prints what failed, and how to see it again.
+
+It knows how to share seeds among processes and to add up what came of them. One seed is `sim_world.py`; a rule left out
+on purpose is `mutants.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from corral.testing.mutants import MUTANTS, applied
+from corral.testing.sim_store import schema_image
+from corral.testing.sim_world import Report, World
+
+CHUNK = 4
+SHOWN_LINES = 120
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of many seeds, added up."""
+
+    seeds: int = 0
+    starts: int = 0
+    steps: int = 0
+    failures: list[Report] = field(default_factory=list[Report])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    reached: Counter[str] = field(default_factory=Counter[str])
+    passes: Counter[str] = field(default_factory=Counter[str])
+    crashes: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, report: Report) -> None:
+        self.seeds += 1
+        self.starts += report.starts
+        self.steps += report.steps
+        self.counts.update(report.counts)
+        self.reached.update(report.reached)
+        self.passes.update(report.passes)
+        self.crashes.update(report.crashes)
+        if report.failure is not None:
+            self.failures.append(report)
+
+
+def run_seed(seed: int) -> Report:
+    return World(seed).run()
+
+
+def run_seeds(
+    seeds: Sequence[int], *, jobs: int = 1, seconds: float | None = None, stop_after: int | None = None
+) -> Campaign:
+    """Run these seeds, or as many as fit into `seconds`; with `stop_after`, no more once so many have failed."""
+    campaign = Campaign()
+    deadline = None if seconds is None else time.monotonic() + seconds
+    for report in _reports(seeds, jobs):
+        campaign.add(report)
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        if stop_after is not None and len(campaign.failures) >= stop_after:
+            break
+    return campaign
+
+
+def _reports(seeds: Sequence[int], jobs: int) -> Iterator[Report]:
+    schema_image()
+    if jobs <= 1:
+        yield from map(run_seed, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=CHUNK)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    with applied(options.mutant):
+        if options.seed is not None:
+            return _show(options.seed, options.mutant, verbose=options.verbose)
+        return _many(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m corral.testing.world", description="Seeded simulation of Corral.")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds to run (1000)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first of them (0)")
+    parser.add_argument("--seconds", type=float, help="stop after so long, however many seeds were run")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="leave this rule out")
+    parser.add_argument("--seed", type=int, metavar="S", help="run this one seed and tell of it")
+    parser.add_argument("--verbose", action="store_true", help="with --seed: the last steps too")
+    return parser
+
+
+def _show(seed: int, mutant: str | None, *, verbose: bool) -> int:
+    world = World(seed, traced=True)
+    report = world.run()
+    print(f"seed {seed}: {world.site.size}")
+    print(f"{report.steps} steps, {report.lasted_s:.0f} s, {report.starts} starts, digest {report.digest}")
+    print("nemesis:", ", ".join(sorted(world.nemesis.kinds)) or "none")
+    if verbose:
+        print("\n".join(report.lines[-SHOWN_LINES:]))
+    print(report.failure or "all held")
+    return 1 if report.failure else 0
+
+
+def _many(options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    campaign = run_seeds(
+        range(options.first, options.first + options.seeds), jobs=options.jobs, seconds=options.seconds
+    )
+    took_s = time.monotonic() - began
+    for report in campaign.failures[:20]:
+        mutant = f" --mutant {options.mutant}" if options.mutant else ""
+        print(f"seed {report.seed} FAILED: {report.failure}")
+        print(f"  again: python -m corral.testing.world --seed {report.seed}{mutant} --verbose")
+    print(
+        f"{campaign.seeds} seeds in {took_s:.1f} s ({campaign.seeds / took_s * 60:.0f} per minute), "
+        f"{campaign.starts} starts, {campaign.steps} steps, {len(campaign.failures)} failed"
+    )
+    print("what befell:", _listed(campaign.counts))
+    print("crash points:", _listed(campaign.crashes))
+    print("sometimes:", _listed(campaign.reached))
+    return 1 if campaign.failures else 0
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
