@@ -1,0 +1,226 @@
+"""The agent process: `python -m corral.agent`. Puts the parts together; SIGTERM ends the agent and never a job."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corral import __version__
+from corral.agent.daemon import Daemon, Me
+from corral.agent.devices.simulated import SimulatedDevices
+from corral.agent.environment import Layout
+from corral.agent.jobs import Jobs
+from corral.agent.link import HttpLink
+from corral.agent.machine import choose_run_dir, read_machine
+from corral.agent.nodedb import NodeDatabase
+from corral.agent.ports import Entries, Unreachable
+from corral.agent.posixjob import CrashPlan
+from corral.agent.processes import ProcessTrees
+from corral.agent.provision import Provisioner
+from corral.agent.rundir import RunDirectory
+from corral.agent.shims import ZygoteShims
+from corral.agent.streams import Streams
+from corral.clock import SystemClock, SystemIds
+from corral.model.faults import Fault, Invalid, Refused
+from corral.model.resources import parse_cpu_milli, parse_fleet, parse_memory_mib
+from corral.model.session import parse_token
+from corral.model.spec import LABEL_KEY, NAME
+from corral.observe import configure_logging
+
+BLOB_TIMEOUT_S = 120.0
+FORGET_AFTER_S = 86400.0
+KEEP_FILES_S = 7 * 86400.0
+SWEEP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What an operator sets. Amounts None: what the machine has."""
+
+    managers: tuple[str, ...]
+    token: str
+    name: str
+    state_dir: Path
+    run_dir: Path | None = None
+    address: str = "127.0.0.1"
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    group: str = "default"
+    simulate_gpus: str | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to stop; 0 after SIGTERM, 1 or 2 with one line on stderr otherwise."""
+    configure_logging()
+    try:
+        run_agent(_settings(_parser().parse_args(argv)))
+    except Invalid as error:
+        print(f"corral agent: {error.message}", file=sys.stderr)
+        return 2
+    except Fault as error:
+        print(f"corral agent: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="corral agent", description="The node daemon of Corral.")
+    parser.add_argument("--manager", required=True, help="URL of a manager; several separated by commas")
+    parser.add_argument("--token-file", required=True, type=Path, help="file with the agents' token")
+    parser.add_argument("--name", required=True, help="the node's name")
+    parser.add_argument("--state-dir", required=True, type=Path, help="durable state, logs and workspaces")
+    parser.add_argument("--run-dir", type=Path, help="job directories; default: on a tmpfs where there is one")
+    parser.add_argument("--address", default="127.0.0.1", help="where other nodes' ranks reach this one (MASTER_ADDR)")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--group", default="default", help="the resource group it belongs to")
+    parser.add_argument("--simulate-gpus", metavar="SPEC", help="for example 4xA100:80GB")
+    parser.add_argument("--cpus", help="CPUs to offer; default: the machine's")
+    parser.add_argument("--memory", help="memory to offer; default: the machine's")
+    return parser
+
+
+def _settings(given: argparse.Namespace) -> AgentSettings:
+    try:
+        token = given.token_file.read_text().strip()
+    except OSError as error:
+        raise Invalid("bad_token_file", f"--token-file {given.token_file}: {error.strerror}") from None
+    for what, name in (("name", given.name), ("group", given.group)):
+        if not NAME.match(name):
+            raise Invalid("bad_name", f"--{what} {name!r}: letters, digits, '.', '_' and '-', at most 128 of them")
+    labels = dict(_label(text) for text in given.label)
+    return AgentSettings(
+        managers=tuple(url.strip() for url in given.manager.split(",") if url.strip()),
+        token=token,
+        name=given.name,
+        state_dir=given.state_dir.absolute(),
+        run_dir=given.run_dir and given.run_dir.absolute(),
+        address=given.address,
+        labels=labels,
+        group=given.group,
+        simulate_gpus=given.simulate_gpus,
+        cpu_milli=parse_cpu_milli(given.cpus) if given.cpus else None,
+        memory_mib=parse_memory_mib(given.memory) if given.memory else None,
+    )
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not LABEL_KEY.match(key):
+        raise Invalid("bad_label", f"--label {text!r} is not KEY=VALUE")
+    return key, value
+
+
+def run_agent(settings: AgentSettings) -> None:
+    """One agent on its state directory; `Refused` when another has it."""
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _sole(settings.state_dir):
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(_agent(settings))
+        else:
+            uvloop.run(_agent(settings))
+
+
+@contextlib.contextmanager
+def _sole(state: Path) -> Generator[None]:
+    lock = os.open(state / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise Refused(
+            "agent_running", f"another agent runs on {state}; stop it, or choose another --state-dir"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _agent(settings: AgentSettings) -> None:
+    """Until told to stop, or until a part fails: then the process ends, and whoever keeps it starts it again."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    stop = loop.create_task(stopped.wait())
+    parts = [loop.create_task(part) for part in _assemble(settings)]
+    done, _ = await asyncio.wait({stop, *parts}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (stop, *parts):
+        task.cancel()
+    await asyncio.gather(stop, *parts, return_exceptions=True)
+    for task in done - {stop}:
+        task.result()
+
+
+def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
+    clock, ids = SystemClock(), SystemIds()
+    state = str(settings.state_dir)
+    run = str(settings.run_dir or choose_run_dir(state))
+    layout = Layout(state, run, f"{run}/hints", settings.address)
+    machine = read_machine(state, settings.name, settings.cpu_milli, settings.memory_mib)
+    dirs = RunDirectory(run)
+    ledger = NodeDatabase(f"{state}/node.db")
+    crash = os.environ.get("CORRAL_CRASH")
+    point = CrashPlan(crash).pass_by
+    environment = {"PATH": os.defpath} | ({"CORRAL_CRASH": crash} if crash else {})
+    shims = ZygoteShims(dirs.folder, layout.notify, environment)
+    trees = ProcessTrees(machine.containment)
+    devices = SimulatedDevices(settings.name, parse_fleet(settings.simulate_gpus) if settings.simulate_gpus else ())
+    link = HttpLink(settings.token)
+    me = Me(settings.name, settings.group, settings.address, settings.labels, ids.nonce(), version=__version__)
+    provision = Provisioner(layout, lambda digest: _fetch(link, settings.managers, digest))
+    jobs = Jobs(me, machine, layout, dirs, ledger, shims, trees, devices, provision, clock, point)
+    streams = Streams(_Logs(layout), settings.token, clock, jobs.is_alive)
+    daemon = Daemon(
+        me, machine, settings.managers, link, dirs, ledger, trees, devices, jobs, streams.serve, clock, ids, point
+    )
+    return [daemon.run(), jobs.keep_looking(), jobs.sweep(), _forget(ledger, provision, jobs, clock)]
+
+
+async def _fetch(link: HttpLink, managers: Sequence[str], digest: str) -> bytes:
+    last: Unreachable | None = None
+    for manager in managers:
+        try:
+            return await link.get(manager, f"/api/v1/agent/blobs/{digest}", BLOB_TIMEOUT_S)
+        except Unreachable as error:
+            last = error
+    raise last or Unreachable("no manager is known")
+
+
+class _Logs:
+    """agent.ports.LogSource by the node's layout."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def stem(self, token: str, stream: str) -> str | None:
+        try:
+            named = parse_token(token)
+        except Invalid:
+            return None
+        folder = self._layout.logs(named.session, named.attempt, named.rank)
+        return f"{folder}/{stream}" if stream in ("stdout", "stderr") and os.path.isdir(folder) else None
+
+
+async def _forget(ledger: NodeDatabase, provision: Provisioner, jobs: Jobs, clock: SystemClock) -> None:
+    """Acknowledged results after a day, files of sessions long over after a week."""
+    while True:
+        await clock.sleep(SWEEP_S)
+        now = clock.seconds()
+        await ledger.commit(Entries(forget_before=now - FORGET_AFTER_S), sync=False)
+        await provision.sweep(jobs.sessions(), now - KEEP_FILES_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

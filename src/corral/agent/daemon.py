@@ -1,0 +1,241 @@
+"""The agent's conversation: register, then one exchange after another, for ever (PROTOCOL.md 4, 7 to 9).
+
+Observed goes up and desired comes down in the same request, parked by the manager while there is nothing new. A fact
+that turns up meanwhile breaks the parked one off and goes out at once. Whatever happens to managers or the network,
+the jobs go on; nothing is forgotten until a manager has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from corral import wire
+from corral.agent.jobs import Jobs
+from corral.agent.ports import Devices, Entries, Identity, JobDirs, Ledger, Link, Machine, Rejected, Trees, Unreachable
+from corral.model.node import Inventory
+from corral.model.session import FactKind, KernelFact, Why
+from corral.ports import Clock, CrashPoint, Ids
+
+PARK_S = 20.0
+ANSWER_S = 15.0
+FIRST_PAUSE_S = 0.2
+LAST_PAUSE_S = 5.0
+MAX_FACTS = 2000
+KILL_PAUSE_S = 0.2
+
+CRASH_POINTS = ("agent.before_register", "agent.before_exchange", "agent.after_exchange", "agent.after_apply")
+
+
+@dataclass(slots=True)
+class Me:
+    """Who this agent is: its name, its place, and what registration said."""
+
+    name: str
+    group: str
+    address: str
+    labels: Mapping[str, str]
+    incarnation: str
+    run_id: str = ""
+    epoch: int = 0
+    version: str = ""
+
+
+class Daemon:
+    """One agent process."""
+
+    def __init__(
+        self,
+        me: Me,
+        machine: Machine,
+        managers: Sequence[str],
+        link: Link,
+        dirs: JobDirs,
+        ledger: Ledger,
+        trees: Trees,
+        devices: Devices,
+        jobs: Jobs,
+        streams: Callable[[Sequence[wire.StreamOrder]], Awaitable[None]],
+        clock: Clock,
+        ids: Ids,
+        point: CrashPoint,
+    ) -> None:
+        self._me = me
+        self._machine = machine
+        self._managers = list(managers)
+        self._link = link
+        self._dirs = dirs
+        self._ledger = ledger
+        self._trees = trees
+        self._devices = devices
+        self._jobs = jobs
+        self._streams = streams
+        self._clock = clock
+        self._ids = ids
+        self._point = point
+        self._identity = Identity()
+        self._have_version = 0
+        self._pause_s = FIRST_PAUSE_S
+
+    async def run(self) -> None:
+        """Find what is here, register, and exchange until the process ends."""
+        await self.begin()
+        while True:
+            await self._register()
+            while await self._exchange():
+                pass
+
+    # --- the start
+
+    async def begin(self) -> None:
+        """Tell which start this is: same run directory (adopt), a lost one (prove all dead), or another boot."""
+        self._identity = await self._ledger.identity()
+        run_id = await self._dirs.read_run_id()
+        if run_id is None:
+            run_id = self._ids.nonce()
+            await self._dirs.write_run_id(run_id)
+        same_boot = self._identity.boot_id == self._machine.boot_id
+        self._me.run_id = run_id
+        if same_boot and self._identity.run_id not in ("", run_id):
+            await self._prove_all_dead()
+        nonces = self._identity.nonces
+        if nonces == ("", ""):
+            nonces = (self._ids.nonce(), self._ids.nonce())
+        self._identity = replace(
+            self._identity, name=self._me.name, boot_id=self._machine.boot_id, run_id=run_id, nonces=nonces
+        )
+        await self._ledger.commit(Entries(identity=self._identity), sync=True)
+        for fact in await self._ledger.unacknowledged():
+            self._jobs.outbox[fact.token, fact.kind] = fact
+        await self._jobs.adopt()
+
+    async def _prove_all_dead(self) -> None:
+        """The run directory is another under the same boot: end every tree of ours, and report those launches lost."""
+        pause_s = KILL_PAUSE_S
+        while tokens := await self._trees.tokens():
+            for token in tokens:
+                await self._trees.kill(token)
+                if await self._trees.is_empty(token):
+                    await self._trees.remove(token)
+            await self._clock.sleep(pause_s)
+        lost = Why("supervisor_lost", "the node's run directory was lost")
+        at = self._clock.wall().timestamp()
+        tokens = await self._ledger.live(self._machine.boot_id)
+        facts = [KernelFact(token, FactKind.EXITED, at, why=lost) for token in tokens]
+        await self._ledger.commit(Entries(facts=facts), sync=True)
+
+    async def _register(self) -> None:
+        """Until some manager takes us."""
+        while True:
+            self._point("agent.before_register")
+            facts = await self._jobs.facts()
+            message = await self._registration(facts)
+            try:
+                answer = wire.decode(await self._post("register", message, ANSWER_S), wire.Registered)
+            except (Unreachable, Rejected):
+                await self._pause()
+                continue
+            self._me.epoch = answer.epoch
+            self._have_version = 0
+            await self._advance_nonces()
+            await self._jobs.acknowledge(facts)
+            return
+
+    async def _registration(self, facts: list[KernelFact]) -> wire.Registration:
+        containment = str(self._machine.containment.get("kind", "marker"))
+        devices = await self._devices.inventory()
+        return wire.Registration(
+            name=self._me.name,
+            group=self._me.group,
+            boot_id=self._machine.boot_id,
+            run_id=self._me.run_id,
+            incarnation=self._me.incarnation,
+            hardware_id=self._machine.hardware_id,
+            nonces=self._identity.nonces,
+            address=self._me.address,
+            inventory=Inventory(
+                cpu_milli=self._machine.cpu_milli,
+                memory_mib=self._machine.memory_mib,
+                devices=devices,
+                containment=containment,
+                agent_version=self._me.version,
+            ),
+            labels=self._me.labels,
+            facts=facts,
+            held_version=self._identity.held_version,
+        )
+
+    # --- one exchange
+
+    async def _exchange(self) -> bool:
+        """One request and its answer, applied; False when we have to register again."""
+        self._jobs.news.clear()
+        facts = (await self._jobs.facts())[:MAX_FACTS]
+        foreign = sorted(self._jobs.foreign)
+        message = wire.Exchange(
+            node=self._me.name,
+            incarnation=self._me.incarnation,
+            epoch=self._me.epoch,
+            boot_id=self._machine.boot_id,
+            run_id=self._me.run_id,
+            nonces=self._identity.nonces,
+            have_version=self._have_version,
+            facts=facts,
+            foreign=foreign,
+            wait_s=0.0 if facts else PARK_S,
+        )
+        self._point("agent.before_exchange")
+        asked_at = self._clock.mono()
+        try:
+            body = await self._post_or_news(message)
+            if body is None:
+                return True
+            desired = wire.decode(body, wire.Desired)
+        except (Unreachable, Rejected):
+            await self._pause()
+            return True
+        self._pause_s = FIRST_PAUSE_S
+        self._point("agent.after_exchange")
+        if desired.stale:
+            return False
+        await self._advance_nonces(desired.version)
+        await self._jobs.acknowledge(facts)
+        await self._apply(desired, asked_at)
+        return True
+
+    async def _apply(self, desired: wire.Desired, asked_at: float) -> None:
+        if desired.version >= self._have_version:
+            await self._jobs.apply(desired.orders, asked_at)
+            self._have_version = desired.version
+        await self._streams(desired.streams)
+        self._point("agent.after_apply")
+
+    async def _post_or_news(self, message: wire.Exchange) -> bytes | None:
+        """The answer; None when the parked request was broken off because there is something to report."""
+        post = asyncio.ensure_future(self._post("exchange", message, message.wait_s + ANSWER_S))
+        if message.facts:
+            return await post
+        news = asyncio.ensure_future(self._jobs.news.wait())
+        try:
+            await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
+            return await post if post.done() else None
+        finally:
+            news.cancel()
+            post.cancel()
+
+    async def _post(self, path: str, message: object, timeout_s: float) -> bytes:
+        return await self._link.post(self._managers[0], f"/api/v1/agent/{path}", wire.encode(message), timeout_s)
+
+    async def _advance_nonces(self, version: int | None = None) -> None:
+        """Only an answer advances the pair; the next one is durable before it is sent (PROTOCOL.md 9)."""
+        held = self._identity.held_version if version is None else max(version, self._identity.held_version)
+        nonces = (self._identity.nonces[1], self._ids.nonce())
+        self._identity = replace(self._identity, nonces=nonces, held_version=held)
+        await self._ledger.commit(Entries(identity=self._identity), sync=False)
+
+    async def _pause(self) -> None:
+        """Try the next manager, after a growing wait; the jobs go on meanwhile."""
+        self._managers.append(self._managers.pop(0))
+        await self._clock.sleep(self._pause_s)
+        self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)

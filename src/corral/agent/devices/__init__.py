@@ -1,0 +1,1 @@
+"""Devices a node offers, behind one port (agent.ports.Devices)."""

@@ -1,0 +1,501 @@
+"""The kernels of one node: orders applied, launches made ready, directories read, ends proven and reported.
+
+Decides by what the job directories, the durable ledger and the process trees say; every touch of them is a port's
+method. Never speaks to a manager: `daemon` brings the orders and takes the facts away (`outbox`) until acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from corral.agent import jobdir
+from corral.agent.environment import Layout, spec_for
+from corral.agent.jobspec import JsonObject
+from corral.agent.ports import (
+    Birth,
+    Devices,
+    Entries,
+    JobDirs,
+    Ledger,
+    Machine,
+    NoRoom,
+    NotProvided,
+    Provision,
+    Seen,
+    Shims,
+    Trees,
+)
+from corral.model.lifecycle import ExitClass
+from corral.model.session import FactKind, KernelFact, Result, Why, parse_token
+from corral.ports import Clock, CrashPoint
+from corral.wire import KernelOrder, Launch
+
+START_TTL_S = 60.0
+SWEEP_S = 5.0
+PREPARATIONS = 16
+LOOKS = 64
+KILL_PAUSE_S = 0.05
+LAST_KILL_PAUSE_S = 2.0
+PERMISSION_EXPIRED = Why("permission_expired", "the order to start it was too old by the time it could be started")
+DURABLE = (FactKind.RESULT, FactKind.EXITED)
+
+CRASH_POINTS = (
+    "agent.before_seen",
+    "agent.before_accept",
+    "agent.after_accept",
+    "agent.after_spawn",
+    "agent.before_void",
+    "agent.after_void",
+    "agent.before_stop",
+    "agent.after_stop",
+    "agent.before_durable",
+    "agent.after_durable",
+    "agent.before_lost",
+    "agent.before_collect",
+)
+
+
+class Settings(Protocol):
+    """Who this agent is just now; `epoch` changes with a registration."""
+
+    name: str
+    run_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class Job:
+    """What this process knows of one launch. `reported` are the kinds put into the outbox since it was last asked."""
+
+    token: str
+    barrier: bool = False
+    asked_at: float | None = None
+    stop: JsonObject | None = None
+    told: set[str] = field(default_factory=set[str])
+    reported: set[FactKind] = field(default_factory=set[FactKind])
+    watched: tuple[int, int] | None = None
+    acknowledged_end: bool = False
+
+
+class Jobs:
+    """All launches of one node. `news` is set when the outbox has something to say."""
+
+    def __init__(
+        self,
+        me: Settings,
+        machine: Machine,
+        layout: Layout,
+        dirs: JobDirs,
+        ledger: Ledger,
+        shims: Shims,
+        trees: Trees,
+        devices: Devices,
+        provision: Provision,
+        clock: Clock,
+        point: CrashPoint,
+    ) -> None:
+        self._me = me
+        self._machine = machine
+        self._layout = layout
+        self._dirs = dirs
+        self._ledger = ledger
+        self._shims = shims
+        self._trees = trees
+        self._devices = devices
+        self._provision = provision
+        self._clock = clock
+        self._point = point
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._jobs: dict[str, Job] = {}
+        self._launching: dict[str, asyncio.Event] = {}
+        self._slots = asyncio.Semaphore(PREPARATIONS)
+        self._judging: set[str] = set()
+        self._undurable: dict[tuple[str, FactKind], KernelFact] = {}
+        self.outbox: dict[tuple[str, FactKind], KernelFact] = {}
+        self.foreign: set[str] = set()
+        self.news = asyncio.Event()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def sessions(self) -> set[str]:
+        """The sessions with a launch here."""
+        return {parse_token(token).session for token in self._jobs}
+
+    # --- orders
+
+    async def apply(self, orders: Sequence[KernelOrder], asked_at: float) -> None:
+        """Carry out what is desired; each order may come any number of times. `asked_at` is when these were asked for."""
+        for order in orders:
+            job = self._jobs.get(order.token)
+            if job is not None:
+                await self._remind(job, order, asked_at)
+            elif order.stop is not None:
+                await self._stop_unknown(order)
+            elif order.token in self._launching:
+                continue
+            elif order.launch is not None and order.run_id == self._me.run_id:
+                self._launching[order.token] = asyncio.Event()
+                self._spawn(self._launch(order.token, order.launch, asked_at))
+            else:
+                self._spawn(self._missing(order.token, order.run_id))
+
+    async def _remind(self, job: Job, order: KernelOrder, asked_at: float) -> None:
+        """An order for a launch that is here: pass on what changed, and say again all that is known."""
+        job.reported.clear()
+        job.asked_at = asked_at
+        if order.go is not None and "go" not in job.told:
+            env = {"MASTER_ADDR": order.go.master_address, "MASTER_PORT": str(order.go.master_port)}
+            await self._tell(job, "go", jobdir.GO, {"env": env})
+        if order.stop is not None and "stop" not in job.told:
+            await self._stop(job, order.stop.reason, order.stop.message, order.stop.grace_s)
+        if order.launch is None and order.stop is None:
+            await self._set_limit(job, order.time_limit_s)
+        await self.look(job.token)
+
+    async def _set_limit(self, job: Job, time_limit_s: int | None) -> None:
+        mark = f"limit {time_limit_s}"
+        if mark not in job.told:
+            await self._tell(job, mark, jobdir.LIMIT, {"time_limit_s": time_limit_s})
+
+    async def _tell(self, job: Job, mark: str, name: str, value: JsonObject) -> None:
+        """Write a file for the shim and hint it. Without room on the disk it is tried again when next looked at."""
+        try:
+            await self._dirs.write(job.token, name, value)
+        except NoRoom:
+            return
+        job.told.add(mark)
+        await self._poke(job)
+
+    async def _poke(self, job: Job) -> None:
+        if job.watched is not None:
+            await self._shims.poke(*job.watched)
+
+    async def _stop(self, job: Job, reason: str, message: str, grace_s: float) -> None:
+        """Stop a launch that is here: void it if nothing began, else have its shim end it."""
+        self._point("agent.before_stop")
+        job.stop = {"reason": reason, "message": message, "grace_s": grace_s, "deadline": None}
+        await self._remember(job.token, stopped=True)
+        await self._tell(job, "stop", jobdir.STOP, job.stop)
+        if await self._dirs.decision(job.token) is None:
+            await self._void(job.token, reason)
+        self._point("agent.after_stop")
+
+    async def _void(self, token: str, reason: str) -> bool:
+        self._point("agent.before_void")
+        voided = await self._dirs.void(token, reason, self._clock.wall().timestamp())
+        self._point("agent.after_void")
+        return voided
+
+    async def _stop_unknown(self, order: KernelOrder) -> None:
+        """A stop for a launch that is not here: a tombstone first, so that no late copy of its start ever runs."""
+        launching = self._launching.get(order.token)
+        await self._remember(order.token, stopped=True)
+        if launching is not None:
+            await launching.wait()
+            if (job := self._jobs.get(order.token)) is not None and order.stop is not None:
+                await self._stop(job, order.stop.reason, order.stop.message, order.stop.grace_s)
+                await self.look(order.token)
+                return
+        await self._gone(order.token, order.run_id)
+
+    async def _gone(self, token: str, run_id: str) -> None:
+        """What to say of a launch that is not here (and never will be: a tombstone is written): what the ledger knows
+        of its end; else it never began here, or, of another run directory, it was lost with that."""
+        if known := await self._ledger.facts(token):
+            for fact in known:
+                self._report(fact)
+        elif run_id == self._me.run_id:
+            self._report(KernelFact(token, FactKind.VOID, self._at()))
+        else:
+            await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
+
+    async def _lost(self, token: str, why: Why) -> None:
+        await self._end_tree(token)
+        self._report(KernelFact(token, FactKind.EXITED, self._at(), why=why))
+
+    async def _missing(self, token: str, run_id: str) -> None:
+        """The manager thinks this launch was accepted here, and it is not here: fence it, then say what became of it."""
+        await self._remember(token, stopped=True)
+        if known := await self._ledger.facts(token):
+            for fact in known:
+                self._report(fact)
+            return
+        await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
+
+    # --- launching
+
+    async def _launch(self, token: str, launch: Launch, asked_at: float) -> None:
+        done = self._launching[token]
+        try:
+            async with self._slots:
+                why = await self._prepare(token, launch, asked_at)
+            if why is not None:
+                kind, reason = why
+                await self._remember(token, stopped=True)
+                self._report(KernelFact(token, kind, self._at(), why=reason))
+        finally:
+            self._launching.pop(token, None)
+            done.set()
+
+    async def _prepare(self, token: str, launch: Launch, asked_at: float) -> tuple[FactKind, Why] | None:
+        """Make a launch ready and hand it to a shim; or why not, with nothing begun."""
+        if launch.node_epoch != self._me.epoch:
+            return FactKind.REFUSED, Why("stale_epoch", f"ordered for epoch {launch.node_epoch} of this node")
+        if (why := await self._fenced(token)) is not None:
+            return FactKind.REFUSED, why
+        try:
+            provided = await self._provision.provide(launch)
+        except NotProvided as missing:
+            return (FactKind.REFUSED if missing.refused else FactKind.FAILED), missing.why
+        busy = await self._devices.check(token, [uuid for uuid, *_ in launch.devices])
+        if busy is not None:
+            return FactKind.REFUSED, busy
+        if self._clock.mono() - asked_at >= START_TTL_S:
+            return FactKind.REFUSED, PERMISSION_EXPIRED
+        self._point("agent.before_seen")
+        await self._remember(token)
+        if (why := await self._fenced(token)) is not None:  # a stop came meanwhile
+            return FactKind.REFUSED, why
+        made = spec_for(token, launch, provided, self._me, self._machine, self._layout)
+        self._point("agent.before_accept")
+        try:
+            await self._dirs.accept(token, made.spec.to_json(), made.files)
+        except NoRoom as full:
+            return FactKind.REFUSED, Why("node_disk", f"no room on the node's disk: {full}")
+        self._point("agent.after_accept")
+        job = self._jobs[token] = Job(token, made.spec.barrier, asked_at)
+        self._report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
+        await self._shims.spawn(Birth(token, self._me.run_id, self._me.epoch))
+        self._point("agent.after_spawn")
+        return None
+
+    async def _fenced(self, token: str) -> Why | None:
+        """Why this token may never start here: stopped or ended before, or a later attempt was seen (KE6)."""
+        mine = parse_token(token)
+        for seen in await self._ledger.horizon([mine.session]):
+            if seen.token.attempt > mine.attempt:
+                return Why("later_attempt", f"attempt {seen.token.attempt} of this session was seen here")
+            if seen.token == mine and (seen.stopped or seen.ended):
+                return Why("stopped_before", "it was stopped here before it could start")
+        return None
+
+    async def _remember(self, token: str, *, stopped: bool = False, ended: bool = False) -> None:
+        seen = Seen(parse_token(token), self._machine.boot_id, stopped, ended, self._at())
+        await self._ledger.commit(Entries(seen=(seen,)), sync=stopped)
+
+    def is_alive(self, token: str) -> bool:
+        """Whether more output of this launch may come."""
+        job = self._jobs.get(token)
+        return job is not None and FactKind.EXITED not in job.reported
+
+    # --- looking
+
+    async def adopt(self) -> None:
+        """After a start of the agent in the same run directory: every launch that is here is looked at again."""
+        for token in await self._dirs.tokens():
+            spec = await self._read(token, jobdir.SPEC) or {}
+            self._jobs[token] = Job(token, bool(spec.get("barrier")))
+        for token in list(self._jobs):
+            await self.look(token)
+
+    async def keep_looking(self) -> None:
+        """Look where something may have happened, for ever."""
+        while True:
+            for token in await self._shims.changes():
+                await self.look(token)
+
+    async def sweep(self) -> None:
+        """Look at everything now and then: hints may be lost."""
+        while True:
+            await self._clock.sleep(SWEEP_S)
+            for token in list(self._jobs):
+                await self.look(token)
+
+    async def look(self, token: str) -> None:
+        """Report what the directory says that was not reported yet."""
+        job = self._jobs.get(token)
+        if job is None or token in self._judging:
+            return
+        decision = await self._dirs.decision(token)
+        if decision == "void":
+            await self._report_void(job)
+        elif decision == "run":
+            await self._look_at_run(job)
+        elif not await self._dirs.is_locked(token):
+            await self._not_begun(job)
+
+    async def _report_void(self, job: Job) -> None:
+        refused = FactKind.REFUSED if job.stop is None else FactKind.VOID
+        why = PERMISSION_EXPIRED if job.stop is None else None
+        self._report_once(job, KernelFact(job.token, refused, self._at(), why=why))
+
+    async def _not_begun(self, job: Job) -> None:
+        """Accepted, undecided, and no shim: ask for one while permission lasts, else void it."""
+        expired = job.asked_at is not None and self._clock.mono() - job.asked_at >= START_TTL_S
+        hopeless = await self._read(job.token, jobdir.TROUBLE) is not None
+        if job.stop is not None or expired or hopeless:
+            await self._void(job.token, "stopped" if job.stop else "permission expired")
+            await self.look(job.token)
+        elif job.asked_at is not None:
+            await self._shims.spawn(Birth(job.token, self._me.run_id, self._me.epoch))
+
+    async def _look_at_run(self, job: Job) -> None:
+        token = job.token
+        ended = await self._read(token, jobdir.EXIT)
+        alive = ended is not None or await self._watched(job)
+        if job.barrier:
+            ready = await self._read(token, jobdir.READY)
+            if ready is not None:
+                self._report_once(job, KernelFact(token, FactKind.READY, self._at(), port=ready.get("port")))
+        else:
+            self._report_once(job, KernelFact(token, FactKind.READY, self._at()))
+        result = await self._read(token, jobdir.RESULT)
+        if result is not None:
+            self._report_once(job, KernelFact(token, FactKind.RESULT, self._at(), result=result_of(result)))
+        if ended is not None:
+            reason = str(ended.get("reason"))
+            why = None if reason == "exited" else Why(reason, str(ended.get("message", "")))
+            self._report_once(job, KernelFact(token, FactKind.EXITED, self._at(), why=why))
+        elif not alive and not await self._dirs.is_locked(token):
+            self._judging.add(token)
+            self._spawn(self._judge(job))
+        elif job.stop is not None and "stop" not in job.told:
+            await self._tell(job, "stop", jobdir.STOP, job.stop)
+
+    async def _watched(self, job: Job) -> bool:
+        """Whether the shim that `started` names lives; its end will be hinted."""
+        if job.watched is not None:
+            return False if not await self._dirs.is_locked(job.token) else True
+        started = await self._read(job.token, jobdir.STARTED) or {}
+        pid, start_time = started.get("pid"), started.get("start_time")
+        if not isinstance(pid, int) or not isinstance(start_time, int):
+            return False
+        job.watched = (pid, start_time)
+        if not await self._shims.watch(job.token, pid, start_time):
+            return False
+        if job.told:
+            await self._shims.poke(pid, start_time)
+        return True
+
+    async def _judge(self, job: Job) -> None:
+        """A run whose shim is gone without a last word: with the lock in hand and the tree proven empty, lost."""
+        token = job.token
+        try:
+            while not await self._dirs.try_lock(token):
+                if await self._read(token, jobdir.EXIT) is not None:
+                    return
+                await self._clock.sleep(KILL_PAUSE_S)
+            try:
+                if await self._read(token, jobdir.EXIT) is None:
+                    await self._end_tree(token)
+                    self._point("agent.before_lost")
+                    await self._write_lost(token)
+            finally:
+                await self._dirs.unlock(token)
+        finally:
+            self._judging.discard(token)
+            await self.look(token)
+
+    async def _write_lost(self, token: str) -> None:
+        lost: JsonObject = {"reason": "supervisor_lost", "message": "its supervisor was killed", "at": self._at()}
+        while True:
+            try:
+                return await self._dirs.write(token, jobdir.EXIT, lost)
+            except NoRoom:
+                await self._clock.sleep(LAST_KILL_PAUSE_S)
+
+    async def _end_tree(self, token: str) -> None:
+        pause_s = KILL_PAUSE_S
+        while not await self._trees.is_empty(token):
+            await self._trees.kill(token)
+            if await self._trees.is_empty(token):
+                break
+            await self._clock.sleep(pause_s)
+            pause_s = min(LAST_KILL_PAUSE_S, pause_s * 2)
+        await self._trees.remove(token)
+
+    async def _read(self, token: str, name: str) -> JsonObject | None:
+        try:
+            return await self._dirs.read(token, name)
+        except jobdir.Unreadable:
+            return {}
+
+    # --- reporting
+
+    def _at(self) -> float:
+        return self._clock.wall().timestamp()
+
+    def _report_once(self, job: Job, fact: KernelFact) -> None:
+        if fact.kind not in job.reported:
+            job.reported.add(fact.kind)
+            self._report(fact)
+
+    def _report(self, fact: KernelFact) -> None:
+        waiting = self._undurable if fact.kind in DURABLE else self.outbox
+        waiting.setdefault((fact.token, fact.kind), fact)
+        self.news.set()
+
+    async def facts(self) -> list[KernelFact]:
+        """What is to be sent now: results and ends are made durable first, all in one commit."""
+        fresh = list(self._undurable.values())
+        if fresh:
+            self._point("agent.before_durable")
+            ended = [
+                Seen(parse_token(fact.token), self._machine.boot_id, ended=True, at=fact.at)
+                for fact in fresh
+                if fact.kind is FactKind.EXITED
+            ]
+            await self._ledger.commit(Entries(facts=fresh, seen=ended), sync=True)
+            self._point("agent.after_durable")
+            for fact in fresh:
+                self._undurable.pop((fact.token, fact.kind), None)
+                self.outbox.setdefault((fact.token, fact.kind), fact)
+        return sorted(self.outbox.values(), key=lambda fact: _ORDER[fact.kind])
+
+    async def acknowledge(self, facts: Iterable[KernelFact]) -> None:
+        """A manager has these for good: forget them, and collect what has ended."""
+        durable: list[tuple[str, str]] = []
+        for fact in facts:
+            self.outbox.pop((fact.token, fact.kind), None)
+            if fact.kind in DURABLE:
+                durable.append((fact.token, fact.kind.value))
+        if durable:
+            await self._ledger.commit(Entries(acknowledged=durable), sync=False)
+        for fact in facts:
+            if fact.kind in (FactKind.EXITED, FactKind.VOID, FactKind.REFUSED, FactKind.FAILED):
+                await self._collect(fact.token)
+
+    async def _collect(self, token: str) -> None:
+        if self._jobs.pop(token, None) is not None:
+            self._point("agent.before_collect")
+            await self._dirs.collect(token)
+
+
+_ORDER = {kind: place for place, kind in enumerate(FactKind)}
+
+
+def result_of(said: Mapping[str, object]) -> Result:
+    """The manager's words for what result.json says."""
+    code, signal = said.get("exit_code"), said.get("signal")
+    if said.get("timed_out"):
+        class_ = ExitClass.TIMEOUT
+    elif said.get("oom_killed"):
+        class_ = ExitClass.OOM
+    elif said.get("stopped"):
+        class_ = ExitClass.CANCELLED
+    elif said.get("not_started"):
+        class_ = ExitClass.INFRA
+    else:
+        class_ = ExitClass.OK if code == 0 else ExitClass.USER
+    return Result(
+        code if isinstance(code, int) else None,
+        signal if isinstance(signal, int) else None,
+        class_,
+        not said.get("not_started"),
+    )

@@ -1,0 +1,125 @@
+"""The run directory on a real file system: agent.ports.JobDirs by blocking calls on small files (a tmpfs, mostly)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Generator, Mapping
+
+from corral.agent import jobdir
+from corral.agent.jobspec import JsonObject
+from corral.agent.ports import NoRoom
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PRIVATE_DIR, _PRIVATE = 0o700, 0o600
+NEW, GONE = ".new-", ".gone-"
+
+
+class RunDirectory:
+    """RUN/run_id and RUN/jobs/<token>/."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._jobs = f"{run}/jobs"
+        self._locks: dict[str, int] = {}
+        self._made = 0
+        os.makedirs(self._jobs, _PRIVATE_DIR, exist_ok=True)
+
+    def folder(self, token: str) -> str:
+        return f"{self._jobs}/{token}"
+
+    async def read_run_id(self) -> str | None:
+        try:
+            with open(f"{self._run}/run_id") as file:
+                return file.read().strip() or None
+        except FileNotFoundError:
+            return None
+
+    async def write_run_id(self, run_id: str) -> None:
+        partial = f"{self._run}/run_id.partial"
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "w") as file:
+            file.write(run_id)
+        os.rename(partial, f"{self._run}/run_id")
+
+    async def tokens(self) -> list[str]:
+        found: list[str] = []
+        for name in sorted(os.listdir(self._jobs)):
+            if name.startswith((NEW, GONE)):
+                shutil.rmtree(f"{self._jobs}/{name}", ignore_errors=True)
+            else:
+                found.append(name)
+        return found
+
+    async def accept(self, token: str, spec: JsonObject, files: Mapping[str, bytes]) -> None:
+        self._made += 1
+        partial = f"{self._jobs}/{NEW}{token}-{self._made}"
+        try:
+            with _no_room():
+                os.mkdir(partial, _PRIVATE_DIR)
+                _write(f"{partial}/{jobdir.SPEC}", json.dumps(spec).encode())
+                jobdir.reserve(partial)
+                for path, content in files.items():
+                    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+                    _write(path, content)
+            os.rename(partial, self.folder(token))
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+        except NoRoom:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    async def read(self, token: str, name: str) -> JsonObject | None:
+        return jobdir.read_object(self.folder(token), name)
+
+    async def write(self, token: str, name: str, value: JsonObject) -> None:
+        with _no_room(), contextlib.suppress(FileNotFoundError):
+            jobdir.write_object(self.folder(token), name, value)
+
+    async def decision(self, token: str) -> str | None:
+        return jobdir.decision_of(self.folder(token))
+
+    async def void(self, token: str, reason: str, at: float) -> bool:
+        return jobdir.void(self.folder(token), "agent", reason, at)
+
+    async def is_locked(self, token: str) -> bool:
+        return jobdir.probe_lock(self.folder(token))
+
+    async def try_lock(self, token: str) -> bool:
+        lock = jobdir.try_lock(self.folder(token))
+        if lock is None:
+            return False
+        self._locks[token] = lock
+        return True
+
+    async def unlock(self, token: str) -> None:
+        lock = self._locks.pop(token, None)
+        if lock is not None:
+            os.close(lock)
+
+    async def collect(self, token: str) -> None:
+        gone = f"{self._jobs}/{GONE}{token}"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder(token), gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644 if "/control/" in path else _PRIVATE), "wb"
+    ) as out:
+        out.write(content)
+
+
+@contextlib.contextmanager
+def _no_room() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoRoom(os.strerror(error.errno or 0)) from None
+        raise

@@ -1,0 +1,154 @@
+"""The zygote and its shims: agent.ports.Shims over a socketpair, a datagram socket and pidfds in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from corral.agent import jobdir, trees, zygote
+from corral.agent.ports import Birth
+
+_DATAGRAM_BYTES = 4096
+_QUEUE_BYTES = 1 << 20
+
+
+class ZygoteShims:
+    """Starts the zygote when first needed, and another when it is gone: its shims live on."""
+
+    def __init__(self, folder_of: Callable[[str], str], notify: str, environment: Mapping[str, str]) -> None:
+        self._folder_of = folder_of
+        self._environment = dict(environment)
+        self._loop = asyncio.get_running_loop()
+        self._changed: set[str] = set()
+        self._news = asyncio.Event()
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._heard = b""
+        self._watching: dict[str, int] = {}
+        self._hints = _datagram_socket(notify)
+        self._loop.add_reader(self._hints, self._take_hints)
+
+    async def spawn(self, birth: Birth) -> None:
+        line = {"jobdir": self._folder_of(birth.token), "run_id": birth.run_id, "node_epoch": birth.node_epoch}
+        data = json.dumps(line).encode() + b"\n"
+        for _ in range(2):
+            try:
+                self._zygote().sendall(data)
+                return
+            except OSError:
+                self._lose_zygote()
+
+    def _zygote(self) -> socket.socket:
+        if self._channel is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            program = str(Path(zygote.__file__))
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", program, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+            )
+            theirs.close()
+            ours.setblocking(True)
+            self._channel = ours
+            self._loop.add_reader(ours, self._take_answers)
+        return self._channel
+
+    def _lose_zygote(self) -> None:
+        if self._channel is not None:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+            self._process = None
+        self._heard = b""
+
+    def _take_answers(self) -> None:
+        assert self._channel is not None
+        try:
+            chunk = self._channel.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self._lose_zygote()
+            return
+        *lines, self._heard = (self._heard + chunk).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            if "jobdir" in answer:
+                self._change(os.path.basename(answer["jobdir"]))
+
+    def _take_hints(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._change(self._hints.recv(_DATAGRAM_BYTES).decode(errors="replace"))
+
+    def _change(self, token: str) -> None:
+        self._changed.add(token)
+        self._news.set()
+
+    async def watch(self, token: str, pid: int, start_time: int) -> bool:
+        if token in self._watching:
+            return True
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        if jobdir.start_time_of(pid) != start_time or _ended(fd):
+            os.close(fd)
+            return False
+        self._watching[token] = fd
+        self._loop.add_reader(fd, self._shim_ended, token, fd)
+        return True
+
+    def _shim_ended(self, token: str, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        self._watching.pop(token, None)
+        self._change(token)
+
+    async def poke(self, pid: int, start_time: int) -> None:
+        trees.signal_exactly(pid, start_time, signal.SIGUSR1)
+
+    async def changes(self) -> set[str]:
+        await self._news.wait()
+        self._news.clear()
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def close(self) -> None:
+        """Let the zygote end; shims go on."""
+        self._lose_zygote()
+        self._loop.remove_reader(self._hints)
+        self._hints.close()
+
+
+def _datagram_socket(path: str) -> socket.socket:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    hints = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    hints.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUE_BYTES)
+    hints.setblocking(False)
+    hints.bind(path)
+    os.chmod(path, 0o600)
+    return hints
+
+
+def _ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
