@@ -15,7 +15,7 @@ from corral.api import openapi, problems
 from corral.api.bodies import JSON_LIMIT_BYTES, UPLOAD_LIMIT_BYTES, Gate
 from corral.api.context import Context
 from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
-from corral.api.relay import Relay
+from corral.api.relay import DIAL_WAIT_S, Relay
 from corral.api.routes import blobs, cluster, events, health, logs, sessions, stories, verbs
 from corral.api.routes.agents import agent_routes
 from corral.observe import Measured, Metrics
@@ -38,6 +38,7 @@ def create_app(
     hosts: Sequence[str] = (),
     json_limit_bytes: int = JSON_LIMIT_BYTES,
     upload_limit_bytes: int = UPLOAD_LIMIT_BYTES,
+    dial_wait_s: float = DIAL_WAIT_S,
 ) -> FastAPI:
     """The ASGI application of one manager. `url` is where agents reach it; `stopping`, once set, ends every wait."""
     metrics = Metrics()
@@ -47,7 +48,7 @@ def create_app(
         title="Corral", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.context = Context(
-        store=measured, clock=clock, ids=ids, url=url, by=by, metrics=metrics, relay=Relay(measured, ids, url),
+        store=measured, clock=clock, ids=ids, url=url, by=by, metrics=metrics, relay=Relay(measured, ids, url, dial_wait_s),
         stopping=stopping or asyncio.Event(), loops=health_of,
     )  # fmt: skip
     app.router.route_class = PolicyRoute

@@ -61,13 +61,14 @@ class Reader:
 class Relay:
     """The readers waiting in this process, by stream id."""
 
-    def __init__(self, store: Store, ids: Ids, url: str) -> None:
+    def __init__(self, store: Store, ids: Ids, url: str, dial_wait_s: float = DIAL_WAIT_S) -> None:
         self._store = store
         self._ids = ids
         self._url = url.replace("http", "ws", 1).rstrip("/")
+        self._dial_wait_s = dial_wait_s
         self._readers: dict[str, Reader] = {}
 
-    async def read(self, asked: Asked, dial_wait_s: float = DIAL_WAIT_S) -> AsyncGenerator[Piece | None, None]:
+    async def read(self, asked: Asked) -> AsyncGenerator[Piece | None, None]:
         """The pieces, as the node sends them; None first, when it is there, and whenever it has been quiet for long.
         Raises `Unavailable` when it does not come, or breaks off."""
         id_ = self._ids.nonce()
@@ -78,7 +79,7 @@ class Relay:
         )  # fmt: skip
         try:
             await self._store.tx("stream wanted", lambda tx: tx.add_stream(asked.node, order))
-            await _dialled(reader, dial_wait_s, asked.node)
+            await _dialled(reader, self._dial_wait_s, asked.node)
             yield None
             while True:
                 piece = await _next(reader.queue)

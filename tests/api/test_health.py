@@ -1,0 +1,75 @@
+"""Probes, metrics and doctor: they say what is so, also when it is not well."""
+
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from corral.api.app import create_app
+from corral.api.routes.cluster import loop_findings
+from corral.clock import SystemClock, SystemIds
+from corral.reconcile.loop import LoopHealth
+from corral.store.create import open_store
+from tests.api.face import Face, Served, problem
+
+
+def test_probes_need_no_credential(served: Served) -> None:
+    for path in ("/livez", "/readyz", "/metrics", "/version", "/", "/openapi.json"):
+        assert served.client.get(path, headers={"Authorization": ""}).status_code == 200, path
+    ready = served.until(
+        lambda: (view := served.get("/readyz"))["ready"] and all(one["ticks"] for one in view["loops"]) and view,
+        "ready",
+    )
+    assert {one["name"] for one in ready["loops"]} >= {"placement", "claims", "sessions", "nodes", "members"}
+    assert all(one["running"] for one in ready["loops"])
+
+
+def test_metrics_count_sessions_loops_exchanges_and_transactions(served: Served) -> None:
+    served.node().register().exchange()
+    served.submit(hold=True)
+    page = served.client.get("/metrics").text
+    for line in ('corral_sessions{phase="pending"} 1.0', 'corral_nodes{state="up"} 1.0',
+                 'corral_exchanges_total{answer="empty"} 1.0', 'corral_transaction_seconds_count{name="submit"} 1.0',
+                 'corral_loop_running{loop="placement"} 1.0'):  # fmt: skip
+        assert line in page, line
+    assert 'corral_loop_ticks{loop="placement"}' in page
+
+
+def test_doctor_is_clean_on_a_clean_house(served: Served) -> None:
+    served.submit(hold=True)
+    doctor = served.until(lambda: (found := served.get("/api/v1/doctor"))["ok"] and found, "a clean house")
+    assert doctor["findings"] == []
+    assert doctor["checked"]["session"] == 1
+
+
+def test_a_loop_that_is_ill_is_named() -> None:
+    well = LoopHealth("well", 2.0, ticks=3, running=True, last_success_at=99.0)
+    new = LoopHealth("new", 2.0, ticks=1, running=True)
+    dead = LoopHealth("dead", 2.0, running=False)
+    late = LoopHealth("late", 2.0, ticks=9, running=True, last_success_at=50.0, last_error="it broke", errors=4)
+    failing = LoopHealth("failing", 2.0, ticks=9, running=True, last_error="it broke", errors=9)
+    found = {one.subject: one.code for one in loop_findings([well, new, dead, late, failing], 100.0)}
+    assert found == {"dead": "loop_stopped", "late": "loop_overdue", "failing": "loop_failing"}
+
+
+def test_a_database_that_cannot_be_reached_is_a_503_that_says_when_to_come_again(face: Face) -> None:
+    face.close_store()
+    response = face.request("POST", "/api/v1/sessions", json={"command": ["x"]})
+    assert response.status_code == 503, response.text
+    assert problem(response)[0] == 503
+    assert int(response.headers["retry-after"]) > 0
+    assert face.client.get("/livez").status_code == 200
+    ready = face.client.get("/readyz")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
+
+
+def test_a_fault_of_ours_is_one_problem_without_a_traceback(database: Path) -> None:
+    store = open_store(f"sqlite:///{database}", SystemClock(), SystemIds())
+    app = create_app(store, SystemClock(), SystemIds(), url="http://127.0.0.1:1")
+    app.state.context = None
+    try:
+        with TestClient(app, raise_server_exceptions=False) as client:
+            response = client.get("/api/v1/sessions", headers={"Authorization": "Bearer x"})
+    finally:
+        store.close()
+    assert problem(response) == (500, "internal")
+    assert "Traceback" not in response.text
