@@ -6,7 +6,7 @@ and is known by none of it. Next: `mutants.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,8 +87,8 @@ def _served_is_not_recorded() -> list[Patch]:
 
 
 def _version_is_not_raised() -> list[Patch]:
-    def changed(self: Any, node: str) -> int:
-        return self.nodes([node])[node].desired_version
+    def changed(self: Any, names: Iterable[str]) -> dict[str, int]:
+        return {name: node.desired_version for name, node in self.nodes(list(names)).items()}
 
     return [Patch(_owner("_raise_desired"), "_raise_desired", changed)]
 

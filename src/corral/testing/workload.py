@@ -93,6 +93,13 @@ class User:
             if known != shown.id:
                 self.process.loop.violate(f"SE2: submit {key} was answered as {known} and as {shown.id}")
             self.sessions.append(shown.id)
+            if self._chance.random() < 0.3:
+                self.process.spawn(self._regret(shown.id), name="regret")
+
+    async def _regret(self, session: str) -> None:
+        """Meddle with it at once, while it is being placed and claimed."""
+        await self.process.sleep(self._chance.choice((0.0, 0.05, 0.2)) * self._chance.random())
+        await self.ask_of(self._chance.choice(("cancel", "hold", "hold", "requeue", "update")), session)
 
     async def ask_of(self, what: str, session: str) -> None:
         values: dict[str, int] = {}
