@@ -122,6 +122,10 @@ class Play:
         self._nonces: dict[str, tuple[str, str]] = {}
         self._have: dict[str, int] = {}
 
+    def share_nodes(self, other: Play) -> None:
+        """The nodes of `other` talk to this manager too, each still one agent."""
+        self._registered, self._nonces, self._have = other._registered, other._nonces, other._have
+
     async def join(self, name: str, **fields: Any) -> wire.Registered:
         """The node registers, for the first time or again."""
         if name in self._nonces:
