@@ -1,4 +1,4 @@
-"""The shim's own code in the simulator, under a page of agent: it races itself, is voided, stopped, killed and judged."""
+"""The shim in the simulator, under a page of agent: it races itself, is voided, stopped, killed and judged."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -16,7 +18,7 @@ import msgspec
 
 from corral.agent import jobdir
 from corral.agent.jobspec import JsonObject
-from corral.agent.ports import Birth, LogSource, NoRoom, NotProvided, Provided, Rejected, Unreachable
+from corral.agent.ports import Birth, NoRoom, NotProvided, Provided, Rejected, Unreachable
 from corral.model.node import DeviceInventory
 from corral.model.session import Why
 from corral.testing import sim_jobdir
@@ -27,9 +29,10 @@ from corral.testing.process import SimProcess, take_time, yield_once
 from corral.testing.sim_manager import answer_of, request
 from corral.testing.simloop import SimLoop
 from corral.testing.trees import SimTrees
-from corral.wire import Launch, StreamOrder
+from corral.wire import Launch
 
 SLOW_PROVISION_S = 20.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SimJobDirs:
@@ -50,7 +53,7 @@ class SimJobDirs:
 
     async def write_run_id(self, run_id: str) -> None:
         await self._files.make_directories(self._jobs)
-        await self._files.replace_atomic(f"{self._run}/run_id", run_id.encode(), sync=True)
+        await self._files.replace_atomic(f"{self._run}/run_id", run_id.encode())
 
     async def tokens(self) -> list[str]:
         await self._files.make_directories(self._jobs)
@@ -61,30 +64,35 @@ class SimJobDirs:
         return [name for name in names if not name.startswith(".")]
 
     async def accept(self, token: str, spec: JsonObject, files: Mapping[str, bytes]) -> None:
-        if await self._files.exists(f"{self._jobs}/{token}"):
-            return
         self._made += 1
-        folder = f"{self._jobs}/.new-{token}-{self._made}"
+        partial = f"{self._jobs}/.new-{token}-{self._made}"
         try:
-            await self._files.make_directories(folder)
-            for name, data in files.items():
-                await self._files.create_excl(f"{folder}/{name}", data)
-            await sim_jobdir.write_object(self._files, folder, jobdir.SPEC, spec)
-            await sim_jobdir.reserve(self._files, folder)
-            await self._files.rename(folder, f"{self._jobs}/{token}")
+            await self._files.make_directories(partial)
+            await self._files.create_excl(f"{partial}/{jobdir.SPEC}", json.dumps(spec).encode())
+            await sim_jobdir.reserve(self._files, partial)
+            for path, data in files.items():
+                await self._files.make_directories(path.rsplit("/", 1)[0])
+                await self._files.append(path, data)
+            await self._files.rename(partial, f"{self._jobs}/{token}")
         except OSError as error:
             with contextlib.suppress(OSError):
-                await self._files.remove_tree(folder)
-            raise NoRoom(str(error)) from None
+                await self._files.remove_tree(partial)
+            if error.errno in FULL:
+                raise NoRoom(str(error)) from None
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
 
     async def read(self, token: str, name: str) -> JsonObject | None:
         return await sim_jobdir.read_object(self._files, f"{self._jobs}/{token}", name)
 
     async def write(self, token: str, name: str, value: JsonObject) -> None:
         try:
-            await sim_jobdir.write_object(self._files, f"{self._jobs}/{token}", name, value)
+            with contextlib.suppress(FileNotFoundError):
+                await sim_jobdir.write_object(self._files, f"{self._jobs}/{token}", name, value)
         except OSError as error:
-            raise NoRoom(str(error)) from None
+            if error.errno in FULL:
+                raise NoRoom(str(error)) from None
+            raise
 
     async def decision(self, token: str) -> str | None:
         return await sim_jobdir.decision_of(self._files, f"{self._jobs}/{token}")
@@ -110,10 +118,10 @@ class SimJobDirs:
             await self._files.unlock(f"{self._jobs}/{token}/{jobdir.LOCK}")
 
     async def collect(self, token: str) -> None:
-        self._made += 1
-        gone = f"{self._jobs}/.old-{token}-{self._made}"
+        gone = f"{self._jobs}/.gone-{token}"
         with contextlib.suppress(FileNotFoundError):
             await self._files.rename(f"{self._jobs}/{token}", gone)
+        with contextlib.suppress(OSError):
             await self._files.remove_tree(gone)
 
 
@@ -246,13 +254,11 @@ class SimProvision:
 class SimLink:
     """agent.ports.Link over the simulated network."""
 
-    def __init__(self, network: SimNetwork, process: SimProcess, sent: Callable[[str], None]) -> None:
+    def __init__(self, network: SimNetwork, process: SimProcess) -> None:
         self._network = network
         self._process = process
-        self._sent = sent
 
     async def post(self, manager: str, path: str, body: bytes, timeout_s: float) -> bytes:
-        self._sent(path)
         name = manager.removeprefix("http://")
         try:
             answer = await self._network.request(self._process, name, request(path, body), timeout_s)
@@ -265,10 +271,3 @@ class SimLink:
         if status >= 500:
             raise Unreachable(problem["message"])
         raise Rejected(status, problem["code"], problem["message"])
-
-
-class NoStreams:
-    """agent.ports.Streams: nobody reads logs here."""
-
-    async def serve(self, order: StreamOrder, source: LogSource) -> None:
-        await yield_once()

@@ -7,6 +7,7 @@ is it in the hands of one agent process. It knows what production's node databas
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from corral.agent.ports import Entries, Identity, NoRoom, Seen, Unsafe
@@ -104,13 +105,13 @@ class SimLedger:
         self._store.write(entries, sync=sync)
         await self._step()
 
-    async def horizon(self, sessions: list[str] | tuple[str, ...]) -> list[Seen]:
+    async def horizon(self, sessions: Sequence[str]) -> list[Seen]:
         asked = set(sessions)
         return [seen for seen in (await self._step()).seen.values() if seen.token.session in asked]
 
     async def live(self, boot_id: str) -> list[str]:
         seen = (await self._step()).seen
-        return [token for token, one in seen.items() if one.boot_id == boot_id and not one.ended]
+        return [token for token, one in seen.items() if one.boot_id == boot_id and not one.ended and not one.stopped]
 
     async def facts(self, token: str) -> list[KernelFact]:
         return [fact for key, fact in (await self._step()).facts.items() if key[0] == token]

@@ -7,17 +7,24 @@ and nothing of what they decide. Next: `sim_agent.py` and `sim_shim.py` are what
 from __future__ import annotations
 
 import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from corral.agent.ports import Birth, Machine
+from corral.agent.daemon import Daemon, Me
+from corral.agent.environment import Layout
+from corral.agent.jobs import Jobs
+from corral.agent.ports import Birth, Machine, NoRoom, Unsafe
 from corral.model.node import DeviceInventory
 from corral.testing.checkers import certified, is_known
-from corral.testing.disk import SimDisk
+from corral.testing.disk import SimDisk, SimFiles
 from corral.testing.process import SimProcess
-from corral.testing.sim_ledger import LedgerDisk
+from corral.testing.sim_agent import SimDevices, SimJobDirs, SimLink, SimProvision, SimShims, SimTreesPort
+from corral.testing.sim_ledger import LedgerDisk, SimLedger
 from corral.testing.sim_shim import Permission, SimJob, Surroundings
 from corral.testing.site import Site
 from corral.testing.trees import SimTrees
 from corral.testing.workload import draw_job
+from corral.wire import StreamOrder
 
 NODE_RATES = {
     "node.hint_lost": 0.1,
@@ -207,4 +214,48 @@ def _nobody_hears(_: str) -> None:
 
 
 def run_agent(node: SimNode, process: SimProcess) -> None:
-    raise NotImplementedError
+    """Production's agent, put together as its composition root does, on this node's ports."""
+    site = node.site
+    me = Me(node.name, "default", node.name, {}, process.nonce())
+    machine = node.machine()
+    layout = Layout("/state", node.run_directory, f"{node.run_directory}/hints", node.name)
+    dirs = SimJobDirs(SimFiles(node.disk, process), node.run_directory, node.records)
+    ledger = SimLedger(node.store, process)
+    trees = SimTreesPort(node.trees, process)
+    devices = SimDevices(node.fleet, node.trees, process)
+    provision = SimProvision(process, node.chance, site.size.disk_step_s)
+    jobs = Jobs(
+        me, machine, layout, dirs, ledger, SimShims(node, process), trees, devices, provision, process, process.point
+    )
+    managers = [f"http://{name}" for name in site.manager_names]
+    node.chance.shuffle(managers)
+    daemon = Daemon(
+        me,
+        machine,
+        managers,
+        SimLink(site.network, process),
+        dirs,
+        ledger,
+        trees,
+        devices,
+        jobs,
+        _no_streams,
+        process,
+        process,
+        process.point,
+    )
+    for part in (daemon.run(), jobs.keep_looking(), jobs.sweep()):
+        process.spawn(_keep(process, part), name=part.__qualname__)
+
+
+async def _no_streams(_: Sequence[StreamOrder]) -> None:
+    return None
+
+
+async def _keep(process: SimProcess, part: Coroutine[Any, Any, None]) -> None:
+    """A part that fails for what the disk does ends the process, and whoever keeps it starts it again."""
+    try:
+        await part
+    except (OSError, NoRoom, Unsafe):
+        process.sometimes("agent.ended")
+        process.kill()
