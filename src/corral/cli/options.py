@@ -1,0 +1,107 @@
+"""The options of `submit` and `run`, in one table: CONTRACT.md's list. Names are the fields of the REST body.
+
+Which of them work is for the control plane to say (`not_available`); here they are only read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from corral.cli.verbs import Option
+
+Texts = list[str] | None
+
+
+def _option(field: str, type_: Any, help_: str, *flags: str, metavar: str | None = None) -> Option:
+    names = flags or ("--" + field.replace("_", "-"),)
+    return Option(field, type_, typer.Option(*names, metavar=metavar, help=help_))
+
+
+def _text(field: str, metavar: str, help_: str) -> Option:
+    return _option(field, str | None, help_, metavar=metavar)
+
+
+def _texts(field: str, metavar: str, help_: str) -> Option:
+    return _option(field, Texts, f"{help_} (may be repeated)", metavar=metavar)
+
+
+def _count(field: str, help_: str) -> Option:
+    return _option(field, int | None, help_, metavar="N")
+
+
+def _switch(field: str, help_: str, *flags: str) -> Option:
+    return Option(field, bool, typer.Option(*(flags or ("--" + field.replace("_", "-"),)), help=help_), False)
+
+
+def _either(field: str, help_: str) -> Option:
+    name = field.replace("_", "-")
+    return Option(field, bool | None, typer.Option(f"--{name}/--no-{name}", help=help_))
+
+
+IDENTITY = (
+    _text("name", "NAME", "A name for people."),
+    _text("project", "NAME", "Project it belongs to."),
+    _text("group", "NAME", "Resource group to run in."),
+    _text("profile", "NAME", "Resources and image set by an administrator."),
+    _count("priority", "Higher goes first."),
+    _texts("label", "K=V", "A label to find it by"),
+)
+RESOURCES = (
+    _text("cpus", "N", "CPUs per rank: 2, 0.5, 500m; default 1."),
+    _text("memory", "SIZE", "Memory per rank: 4GiB, 20GB; default 1GiB."),
+    _text("gpus", "N|MODEL:N|SHARE", "GPUs per rank: 2, A100:2, or a share: 0.5."),
+    _text("vram", "SIZE", "GPU memory: 20GB."),
+    _text("gpu_arch", "ARCH", "GPU architecture: sm_86."),
+    _text("gpu_model", "MODEL", "GPU model: A100."),
+    _count("nodes", "Nodes to run on; default 1."),
+    _count("ranks_per_node", "Ranks on each node; default 1."),
+    _switch("exclusive", "Share the nodes with nobody."),
+    _texts("on", "KEY=VALUE", "Only nodes with this label"),
+    _texts("node", "NAME", "Only these nodes"),
+    _texts("not_node", "NAME", "Never these nodes"),
+)
+COURSE = (
+    _text("time", "DURATION", "Time limit: 90s, 10m, 2h, 1-00:00:00."),
+    _text("begin", "TIME", "Not before this time."),
+    _texts("after", "ID[:ok|:notok|:any]", "Only after another session"),
+    _text("array", "RANGE[%N]", "One member per number: 0-99%8."),
+    _count("retries", "Try again this often when it fails by itself."),
+    _either("requeue", "Whether it may be queued again; default yes."),
+    _either("preemptible", "Whether others may take its place."),
+    _text("signal", "SIGNAL[@SECONDS]", "A signal before the time limit: USR1@120."),
+    _text("grace", "DURATION", "Between SIGTERM and the end; default 30s."),
+    _option("on_node_loss", Literal["hold", "fail", "requeue"] | None, "When its node is gone; default hold."),
+    _option("outcome_rule", Literal["any-failure", "main-only", "all"] | None, "Which ranks decide how it ended."),
+    _switch("hold", "Submit it held; `release` lets it start."),
+)
+SURROUNDINGS = (
+    _text("image", "REF", "Container image."),
+    _option("runtime", Literal["process", "container"] | None, "How to run it; default process."),
+    _texts("mount", "SRC:DST[:ro]", "Show a path of the node in another place"),
+    _texts("env", "K=V", "An environment variable; K alone copies the caller's"),
+    _option("env_file", list[Path] | None, "Variables from a file of K=V lines", metavar="FILE"),
+    _switch("env_all", "Copy the caller's environment."),
+    _text("workdir", "DIR", "Directory to run in; default its workspace."),
+    _option("upload", Path | None, "Copy a tree into the working directory.", metavar="DIR"),
+    _option("bootstrap", Path | None, "A script to run before the command.", metavar="FILE"),
+    _texts("env_compat", "slurm|backendai", "Also set another system's variables"),
+)
+KINDS = (
+    _switch("interactive", "A session to work in.", "--interactive", "-it"),
+    _switch("service", "Restarted until cancelled."),
+    _text("ready_http", "PORT/PATH", "A service is ready once this answers."),
+    _texts("port", "NAME:PORT", "A port by name"),
+    _text("idle_timeout", "DURATION", "End an interactive session that idles."),
+    _text("max_lifetime", "DURATION", "End it after this time in any case."),
+)
+REQUEST = (
+    _option("file", str | None, "Read the request from YAML or JSON; - is stdin.", "-f", "--file", metavar="FILE"),
+    _text("idempotency_key", "KEY", "Repeating with the same key submits nothing new."),
+    _switch("dry_run", "Only say what would happen."),
+    _switch("right_size", "Let past use choose the resources."),
+    _switch("quiet", "Print the id and nothing else.", "-q", "--quiet"),
+)
+SUBMIT = (*IDENTITY, *RESOURCES, *COURSE, *SURROUNDINGS, *KINDS, *REQUEST)

@@ -1,0 +1,222 @@
+"""What the control plane answers, as people read it. Takes JSON, answers text; prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.cli.tables import listing, table
+
+Record = Mapping[str, Any]
+MOST_COMMAND = 60
+
+
+def age(at: str | None, now: datetime) -> str | None:
+    """How long ago, in the largest unit or two."""
+    return None if at is None else span((now - moment(at)).total_seconds())
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it: 12s, 3m04s, 2h10m, 5d."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m" if whole < 2 * 86400 else f"{whole // 86400}d"
+
+
+def show_sessions(sessions: Sequence[Record], *, wide: bool) -> str:
+    now = datetime.now(UTC)
+    head = ["ID", "NAME", "STATE", "NODE", "GPUS", "AGE", "RAN", "NOTE"]
+    more = ["PHASE", "OUTCOME", "EXIT", "ATTEMPT", "OWNER", "PROJECT", "GROUP", "PRIORITY", "COMMAND"]
+    rows = [_row(one, now) + (_more(one) if wide else []) for one in sessions]
+    return table(head + (more if wide else []), rows)
+
+
+def _row(one: Record, now: datetime) -> list[object]:
+    return [one["id"], one["name"], state_of(one), _places(one), gpus_of(one), age(one["submitted_at"], now),
+            _ran(one, now), note_of(one)]  # fmt: skip
+
+
+def _more(one: Record) -> list[object]:
+    command = " ".join(one["command"])
+    return [one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"], one["project"], one["group"],
+            one["priority"], command[:MOST_COMMAND] + "…" * (len(command) > MOST_COMMAND)]  # fmt: skip
+
+
+def state_of(one: Record) -> str:
+    """One word: the outcome once there is one, `held` for what will not start by itself, else the phase."""
+    if one["phase"] == "pending" and one["wanted"] == "hold":
+        return "held"
+    return str(one["outcome"] or one["phase"])
+
+
+def gpus_of(one: Record) -> str | None:
+    """GPUs per rank, and how many ranks."""
+    resources = one["resources"]
+    if resources["gpus"] is None:
+        return None
+    number = f"{resources['gpus']:g}"
+    return f"{resources['gpu_model']}:{number}" if resources["gpu_model"] else number
+
+
+def _places(one: Record) -> str | None:
+    names = list(dict.fromkeys(kernel["node"] for kernel in one["kernels"]))
+    return ",".join(names[:3]) + f" +{len(names) - 3}" * (len(names) > 3) if names else None
+
+
+def _ran(one: Record, now: datetime) -> str | None:
+    if one["started_at"] is None:
+        return None
+    end = now if one["ended_at"] is None else moment(one["ended_at"])
+    return span((end - moment(one["started_at"])).total_seconds())
+
+
+def note_of(one: Record) -> str | None:
+    """What a reader would ask next: why it waits, why it was ended, how it failed."""
+    if one["error"]:
+        return f"broken: {one['error']}"
+    if one["phase"] == "pending":
+        first = next(iter(one["refusals"]), None)
+        return first["message"] or first["code"] if first else None
+    for why in (one["reason"], one["cause"]):
+        if why:
+            return why["message"] or why["code"]
+    return f"exit {one['exit_code']}" if one["exit_code"] else None
+
+
+def show_session(one: Record) -> str:
+    resources = one["resources"]
+    facts = listing([
+        ("id", one["id"]), ("name", one["name"]), ("state", state_of(one)), ("phase", one["phase"]),
+        ("outcome", one["outcome"]), ("exit class", one["exit_class"]), ("exit code", one["exit_code"]),
+        ("reason", _why(one["reason"])), ("cause", _why(one["cause"])), ("error", one["error"]),
+        ("wanted", one["wanted"]), ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
+        ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
+        ("position", one["position"]), ("labels", _pairs(one["labels"])), ("command", " ".join(one["command"])),
+        ("nodes", one["nodes"]), ("cpus", f"{resources['cpus']:g}"), ("memory", f"{resources['memory_mib']} MiB"),
+        ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB"),
+        ("time limit", one["time_limit_s"] and f"{one['time_limit_s']} s"), ("submitted", one["submitted_at"]),
+        ("started", one["started_at"]), ("ended", one["ended_at"]), ("in Slurm", one["slurm_state"]),
+        *[("waits for", _why(refusal)) for refusal in one["refusals"]],
+    ])  # fmt: skip
+    if not one["kernels"]:
+        return facts
+    head = ("RANK", "NODE", "PHASE", "EXIT", "DEVICES", "TOKEN")
+    rows = [(one["rank"], one["node"], one["phase"], one["exit_code"], ",".join(one["devices"]), one["token"])
+            for one in one["kernels"]]  # fmt: skip
+    return f"{facts}\n\n{table(head, rows)}"
+
+
+def show_plan(plan: Record) -> str:
+    now = "never here" if plan["infeasible"] else "now" if plan["fits_now"] else "when there is room"
+    blockers = [("blocker", _why(one)) for one in plan["blockers"]]
+    return listing([("starts", now), ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers])
+
+
+def show_explanation(one: Record) -> str:
+    lines = [
+        ("session", one["id"]),
+        ("phase", one["phase"]),
+        ("summary", one["summary"]),
+        ("position", one["position"]),
+    ]
+    lines += [("blocker", f"{blocker['code']}: {blocker['message']}") for blocker in one["blockers"]]
+    return listing([*lines, *[("missing", missing) for missing in one["missing"]]])
+
+
+def show_history(events: Iterable[Record]) -> str:
+    rows = [(one["seq"], one["at"], one["from"], one["fact"], one["to"], one["attempt"], one["by"],
+             _pairs(one["detail"])) for one in events]  # fmt: skip
+    return table(("SEQ", "AT", "FROM", "FACT", "TO", "ATTEMPT", "BY", "DETAIL"), rows)
+
+
+def show_event(one: Record) -> str:
+    """One line of the event stream."""
+    change = f"{one['from'] or '-'} -> {one['to']}"
+    parts = (one["id"], one["at"], one["session"] or "-", change, one["fact"], f"by {one['by']}", _pairs(one["detail"]))
+    return "  ".join(str(part) for part in parts if part not in (None, ""))
+
+
+def show_launches(found: Record) -> str:
+    """Each launch with its chain of records, and the verdict."""
+    parts = [_launch(one) for one in found["launches"]]
+    doubles = found["double_starts"]
+    verdict = f"STARTED MORE THAN ONCE: {', '.join(doubles)}" if doubles else "no launch began more than once"
+    return "\n\n".join([*parts, f"{len(parts)} launches; {verdict}"])
+
+
+def _launch(one: Record) -> str:
+    title = f"{one['token']}  attempt {one['attempt']}  rank {one['rank']}  on {one['node']}  starts {one['starts']}"
+    rows = [(step["step"], step["at"], step["by"], _pairs(step["detail"])) for step in one["steps"]]
+    return f"{title}\n{table(('STEP', 'AT', 'BY', 'DETAIL'), rows)}"
+
+
+def show_nodes(nodes: Iterable[Record], *, wide: bool) -> str:
+    now = datetime.now(UTC)
+    head = ["NAME", "STATE", "GROUP", "CPUS", "MEMORY", "GPUS", "SEEN"]
+    more = ["EPOCH", "ADDRESS", "CONTAINMENT", "RUNTIMES", "AGENT", "LABELS"]
+    rows: list[list[object]] = []
+    for one in nodes:
+        state = one["state"] if one["schedulable"] else f"{one['state']},unschedulable"
+        row: list[object] = [
+            one["name"], state, one["group"], f"{one['cpus_used']:g}/{one['cpus']:g}",
+            f"{one['memory_used_mib']}/{one['memory_mib']}MiB", one["devices"], age(one["seen_at"], now),
+        ]  # fmt: skip
+        if wide:
+            row += [one["epoch"], one["address"], one["containment"], ",".join(one["runtimes"]), one["agent_version"],
+                    _pairs(one["labels"])]  # fmt: skip
+        rows.append(row)
+    return table(head + (more if wide else []), rows)
+
+
+def show_node(found: Record) -> str:
+    node = found["node"]
+    facts = listing([
+        ("name", node["name"]), ("state", node["state"]), ("schedulable", node["schedulable"]),
+        ("group", node["group"]), ("epoch", node["epoch"]), ("address", node["address"]),
+        ("cpus used", f"{node['cpus_used']:g} of {node['cpus']:g}"),
+        ("memory used", f"{node['memory_used_mib']} of {node['memory_mib']} MiB"), ("labels", _pairs(node["labels"])),
+        ("runtimes", ", ".join(node["runtimes"])), ("containment", node["containment"]),
+        ("agent", node["agent_version"]), ("boot", node["boot_id"]), ("seen", node["seen_at"]),
+        ("registered", node["registered_at"]), ("backs off until", node["backoff_until"]),
+        ("sessions", ", ".join(found["sessions"])),
+    ])  # fmt: skip
+    return f"{facts}\n\n{show_devices(found['devices'], wide=False)}" if found["devices"] else facts
+
+
+def show_devices(devices: Iterable[Record], *, wide: bool) -> str:
+    head = ["NODE", "INDEX", "MODEL", "MEMORY", "USED", "SHARE", "UUID"] + (["ARCH", "PRESENT"] if wide else [])
+    rows = [
+        [one["node"], one["index"], one["model"], f"{one['capacity_mib']}MiB", f"{one['used_mib']}MiB",
+         f"{one['used']:g}", one["uuid"]] + ([one["arch"], one["present"]] if wide else [])
+        for one in devices
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def show_groups(groups: Iterable[Record]) -> str:
+    rows = [(one["name"], one["order"], one["placement"], one["backend"], one["nodes"]) for one in groups]
+    return table(("NAME", "ORDER", "PLACEMENT", "BACKEND", "NODES"), rows)
+
+
+def show_diagnosis(found: Record) -> str:
+    counted = ", ".join(f"{count} {name}" for name, count in sorted(found["checked"].items()))
+    if not found["findings"]:
+        return f"clean: every invariant holds ({counted})"
+    rows = [(one["severity"], one["code"], one["subject"], one["message"]) for one in found["findings"]]
+    return f"{table(('SEVERITY', 'CODE', 'SUBJECT', 'MESSAGE'), rows)}\nlooked at {counted}"
+
+
+def _why(why: Record | None) -> str | None:
+    return None if why is None else f"{why['code']}: {why['message']}" if why["message"] else why["code"]
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,73 @@
+"""`-f spec.yaml`: one request, a list of them, or several YAML documents, with the fields of the REST body."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from corral.cli.request import read_text
+from corral.cli.terminal import one_line
+from corral.model.faults import Invalid
+
+LIMIT_CHARS = 8 * 1024 * 1024
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    """The requests in a file, or on stdin for `-`."""
+    text = _stdin() if name == "-" else read_text(Path(name), "-f")
+    documents = _documents(name, text)
+    requests = [one for document in documents for one in (_as_list(document))]
+    if not requests:
+        raise Invalid("empty_spec", f"-f {name} holds no request", subject="-f")
+    return [_request(name, number, one) for number, one in enumerate(requests)]
+
+
+def _stdin() -> str:
+    try:
+        text = sys.stdin.read(LIMIT_CHARS + 1)
+    except UnicodeDecodeError:
+        raise Invalid("not_text", "-f -: stdin is not UTF-8 text", subject="-f") from None
+    if len(text) > LIMIT_CHARS:
+        raise Invalid("too_large", f"-f -: stdin holds more than {LIMIT_CHARS // 1024**2} MiB", subject="-f")
+    return text
+
+
+def _documents(name: str, text: str) -> list[Any]:
+    if text.lstrip()[:1] in ("{", "["):  # JSON, or YAML that looks like it
+        try:
+            return [json.loads(text)]
+        except ValueError:
+            pass
+    import yaml
+
+    try:
+        return [
+            document
+            for document in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            if document is not None
+        ]
+    except yaml.YAMLError as error:
+        raise Invalid("bad_yaml", f"-f {name} is neither YAML nor JSON: {one_line(str(error))}", subject="-f") from None
+    except (RecursionError, ValueError) as error:
+        raise Invalid("bad_yaml", f"-f {name}: {one_line(str(error)) or 'nested too deeply'}", subject="-f") from None
+
+
+def _as_list(document: Any) -> list[Any]:
+    """A list as it is, the body of a batch as its sessions, anything else as one."""
+    inner: Any = document
+    if isinstance(document, Mapping) and set(cast("Mapping[str, Any]", document)) == {"sessions"}:
+        inner = cast("Mapping[str, Any]", document)["sessions"]
+    return cast("list[Any]", inner) if isinstance(inner, list) else [inner]
+
+
+def _request(name: str, number: int, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Invalid("bad_spec", f"-f {name}: request {number} is no mapping of fields", subject="-f")
+    fields = cast("dict[Any, Any]", value)
+    wrong = next((key for key in fields if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise Invalid("bad_spec", f"-f {name}: request {number} has a field {wrong!r} that is no text", subject="-f")
+    return fields

@@ -1,0 +1,262 @@
+"""The same client for asyncio: every method of `sync.Client`, awaited. A test holds the two alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from corral.client import calls, host, shapes
+from corral.client.calls import Call
+from corral.client.config import Connection, resolve
+from corral.client.errors import AnsweredNotFound
+from corral.client.following import Followed, FollowedEvents, FollowedLog, LogChunk, Patience
+from corral.client.http import (
+    NEVER_SENT,
+    broken,
+    content_of,
+    cut_off,
+    items_of,
+    options_of,
+    page_of,
+    pauses_of,
+    request_of,
+    require_success,
+)
+from corral.client.sse import EventReader
+from corral.model.faults import Fault
+
+T = TypeVar("T")
+PIECE_BYTES = 256 * 1024
+
+
+class AsyncClient:
+    """A control plane. Without arguments, the one that `corral` on the command line would use."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        config: Path | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.connection: Connection = resolve(host.environment(), url=url, token=token, config=config)
+        self._http = httpx.AsyncClient(**options_of(self.connection), transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    # --- submitting
+
+    async def submit(self, fields: shapes.SessionFields, *, idempotency_key: str | None = None) -> shapes.Session:
+        """Submit one session. With the same key again: the session that the first call made."""
+        return await self._ask(calls.submit(fields, idempotency_key or host.new_key()))
+
+    async def submit_batch(
+        self, sessions: Sequence[shapes.SessionFields], *, idempotency_key: str | None = None
+    ) -> list[shapes.Session]:
+        """Submit many: all, or none."""
+        answer = await self._ask(calls.submit_batch(sessions, idempotency_key or host.new_key()))
+        return page_of(answer)["items"]
+
+    async def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
+        """What submitting this would meet, without submitting it."""
+        return await self._ask(calls.plan(fields))
+
+    async def has_blob(self, digest: str) -> bool:
+        """Whether content is stored already."""
+        try:
+            require_success(await self._send(calls.has_blob(digest)))
+        except AnsweredNotFound:
+            return False
+        return True
+
+    async def put_blob(self, digest: str, content: Path | bytes) -> None:
+        """Store content under its digest; a file is sent piece by piece."""
+        require_success(await self._send(calls.put_blob(digest), content))
+
+    # --- sessions
+
+    async def get(self, session: str) -> shapes.Session:
+        """One session, by id, an unambiguous beginning of it, or `last`."""
+        return await self._ask(calls.show(session))
+
+    async def sessions(self, **filters: object) -> shapes.SessionPage:
+        """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
+        return page_of(await self._ask(calls.list_sessions(filters)))
+
+    async def all_sessions(self, **filters: object) -> AsyncIterator[shapes.Session]:
+        """All sessions that fit, page by page."""
+        while True:
+            page = await self.sessions(**filters)
+            for session in page["items"]:
+                yield session
+            if page["next"] is None:
+                return
+            filters["cursor"] = page["next"]
+
+    async def cancel(self, session: str) -> shapes.Session:
+        return await self._ask(calls.act(session, "cancel"))
+
+    async def hold(self, session: str) -> shapes.Session:
+        return await self._ask(calls.act(session, "hold"))
+
+    async def release(self, session: str) -> shapes.Session:
+        return await self._ask(calls.act(session, "release"))
+
+    async def requeue(self, session: str) -> shapes.Session:
+        """Run it again: a live one is stopped and queued again, an ended one gets a new session."""
+        return await self._ask(calls.act(session, "requeue"))
+
+    async def update(self, session: str, **changes: object) -> shapes.Session:
+        """Change priority and group while it is pending, and time until it ends."""
+        return await self._ask(calls.update(session, changes))
+
+    async def history(self, session: str) -> list[shapes.Event]:
+        """Everything that happened to it, in order and without gaps."""
+        return items_of(await self._ask(calls.story(session, "history")))
+
+    async def attempts(self, session: str) -> list[shapes.Attempt]:
+        """Every try that got room, oldest first."""
+        return items_of(await self._ask(calls.story(session, "attempts")))
+
+    async def launches(self, session: str) -> shapes.Launches:
+        """The chain of records that shows each launch began at most once."""
+        return await self._ask(calls.story(session, "launches"))
+
+    async def explain(self, session: str) -> shapes.Explanation:
+        """Why it does not start, or what is still missing until it runs."""
+        return await self._ask(calls.story(session, "explain"))
+
+    async def wait(self, session: str, timeout_s: float | None = None) -> shapes.Session:
+        """The session once it has ended, or as it is when the time is out."""
+        patience = Patience()
+        deadline = None if timeout_s is None else host.now_s() + timeout_s
+        while True:
+            left_s = calls.LONGEST_POLL_S if deadline is None else deadline - host.now_s()
+            try:
+                found = await self._ask(calls.wait(session, max(0.0, min(left_s, calls.LONGEST_POLL_S))))
+            except Fault as fault:
+                await host.pause_async(patience.pause_s(fault))
+                continue
+            patience.went_well()
+            if found["phase"] == "ended" or (deadline is not None and host.now_s() >= deadline):
+                return found
+
+    # --- output and events
+
+    async def logs(
+        self, session: str, *, rank: int = 0, stream: str = "stdout", offset: int = 0, attempt: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The output of one rank up to now, in pieces."""
+        async with self._stream(calls.read_logs(session, rank, stream, offset, attempt)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def follow_logs(
+        self, session: str, *, rank: int = 0, stream: str = "stdout", offset: int = 0, attempt: int | None = None
+    ) -> AsyncIterator[LogChunk]:
+        """The output of one rank of one attempt (the newest) as it comes, to its end."""
+        return self._follow(FollowedLog(session, rank, stream, offset, attempt))
+
+    def follow_events(self, after: int = 0) -> AsyncIterator[shapes.Event]:
+        """Every event after the given one, then each as it is committed, without end."""
+        return self._follow(FollowedEvents(after))
+
+    async def events(self, after: int = 0, limit: int = 1000) -> list[shapes.Event]:
+        """A page of events, oldest first."""
+        return (await self._ask(calls.page_of_events(after, limit)))["events"]
+
+    # --- the cluster
+
+    async def nodes(self) -> list[shapes.Node]:
+        return items_of(await self._ask(calls.get(f"{calls.API}/nodes")))
+
+    async def node(self, name: str) -> shapes.NodeDetail:
+        """One node, its devices and the sessions that live on it."""
+        return await self._ask(calls.node(name))
+
+    async def confirm_dead(self, node: str) -> shapes.Freed:
+        """Give back the room of a node that is gone for good. Of one that lives, this can start a session twice."""
+        return await self._ask(calls.confirm_dead(node))
+
+    async def devices(self) -> list[shapes.Device]:
+        return items_of(await self._ask(calls.get(f"{calls.API}/devices")))
+
+    async def groups(self) -> list[shapes.Group]:
+        return items_of(await self._ask(calls.get(f"{calls.API}/groups")))
+
+    async def doctor(self) -> shapes.Diagnosis:
+        """Every invariant held against every row, and the state of the loops and nodes."""
+        return await self._ask(calls.get(f"{calls.API}/doctor"))
+
+    async def version(self) -> shapes.Version:
+        return await self._ask(calls.get("/version"))
+
+    # --- how
+
+    async def _ask(self, call: Call) -> Any:
+        return content_of(self.connection, await self._send(call))
+
+    async def _send(self, call: Call, content: Path | bytes | None = None) -> httpx.Response:
+        for pause_s in pauses_of(call):
+            try:
+                return await self._once(call, content)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if pause_s is None or isinstance(error, NEVER_SENT):
+                    raise broken(self.connection, error) from error
+                await host.pause_async(pause_s)
+        raise AssertionError("the last try answers or raises")
+
+    async def _once(self, call: Call, content: Path | bytes | None) -> httpx.Response:
+        if not isinstance(content, Path):
+            return await self._http.request(**request_of(call, content))
+        return await self._http.request(**request_of(call, _pieces(content)))
+
+    @asynccontextmanager
+    async def _stream(self, call: Call) -> AsyncGenerator[AsyncIterator[bytes]]:
+        try:
+            async with self._http.stream(**request_of(call)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    require_success(response)
+                yield response.aiter_bytes()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise broken(self.connection, error) from error
+
+    async def _follow(self, followed: Followed[T]) -> AsyncIterator[T]:
+        patience = Patience()
+        while not followed.over:
+            reader = EventReader()
+            try:
+                async with self._stream(followed.call()) as pieces:
+                    async for piece in pieces:
+                        patience.went_well()
+                        for event in reader.feed(piece):
+                            taken = followed.take(event)
+                            if taken is not None:
+                                yield taken
+                        if followed.over:
+                            return
+                raise cut_off(self.connection)
+            except Fault as fault:
+                await host.pause_async(patience.pause_s(fault))
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

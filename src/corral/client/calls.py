@@ -1,0 +1,148 @@
+"""Every call of the REST face as a value: method, path, what goes along, and whether repeating it is safe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import quote
+
+from corral.client.shapes import SessionFields
+from corral.model.faults import Invalid, NotFound
+
+API = "/api/v1"
+SESSIONS = f"{API}/sessions"
+READ_TIMEOUT_S = 60.0
+HEARTBEAT_TIMEOUT_S = 45.0  # three of the server's heartbeats
+LONGEST_POLL_S = 30.0
+Params = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. `repeatable`: sent twice it does what it does once, so a lost answer is asked for again."""
+
+    method: str
+    path: str
+    params: Params = ()
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_s: float = READ_TIMEOUT_S
+    repeatable: bool = False
+
+
+def get(path: str, params: Mapping[str, object] | None = None, timeout_s: float = READ_TIMEOUT_S) -> Call:
+    return Call("GET", path, _params(params or {}), timeout_s=timeout_s, repeatable=True)
+
+
+def submit(fields: SessionFields, key: str) -> Call:
+    own = dict(fields)
+    key = str(own.pop("idempotency_key", None) or key)
+    return _post(SESSIONS, own, {"Idempotency-Key": key})
+
+
+def submit_batch(sessions: Sequence[SessionFields], key: str) -> Call:
+    """All or none. Sessions with keys of their own keep them; the key of the whole is for those that have none."""
+    if any("idempotency_key" in one for one in sessions):
+        return _post(f"{SESSIONS}:batch", {"sessions": list(sessions)}, None)
+    return _post(f"{SESSIONS}:batch", {"sessions": list(sessions)}, {"Idempotency-Key": key})
+
+
+def plan(fields: SessionFields) -> Call:
+    return _post(f"{SESSIONS}:plan", fields, {})
+
+
+def list_sessions(filters: Mapping[str, object]) -> Call:
+    return get(SESSIONS, filters)
+
+
+def show(session: str) -> Call:
+    return get(_of(session))
+
+
+def act(session: str, verb: str) -> Call:
+    """cancel, hold and release may be repeated; requeue may make another session each time."""
+    return Call("POST", f"{_of(session)}/{verb}", repeatable=verb != "requeue")
+
+
+def update(session: str, changes: Mapping[str, object]) -> Call:
+    return Call("PATCH", _of(session), body=encode(changes), headers=_JSON, repeatable=True)
+
+
+def wait(session: str, timeout_s: float) -> Call:
+    return get(f"{_of(session)}/wait", {"timeout_s": round(timeout_s, 3)}, timeout_s + 15.0)
+
+
+def story(session: str, what: str) -> Call:
+    """history, attempts, launches or explain."""
+    return get(f"{_of(session)}/{what}")
+
+
+def read_logs(session: str, rank: int, stream: str, offset: int, attempt: int | None) -> Call:
+    params = {"rank": rank, "stream": stream, "offset": offset, "attempt": attempt}
+    return get(f"{_of(session)}/logs", params)
+
+
+def follow_logs(session: str, rank: int, stream: str, offset: int, attempt: int | None) -> Call:
+    params = {"rank": rank, "stream": stream, "offset": offset, "attempt": attempt, "follow": 1}
+    return get(f"{_of(session)}/logs", params, HEARTBEAT_TIMEOUT_S)
+
+
+def follow_events(after: int) -> Call:
+    return get(f"{API}/events", {"after": after}, HEARTBEAT_TIMEOUT_S)
+
+
+def page_of_events(after: int, limit: int) -> Call:
+    return get(f"{API}/events:page", {"after": after, "limit": limit})
+
+
+def has_blob(digest: str) -> Call:
+    return Call("HEAD", f"{API}/blobs/{quote(digest, safe=':')}", repeatable=True)
+
+
+def put_blob(digest: str) -> Call:
+    """The content goes along as the client sends it."""
+    return Call("PUT", f"{API}/blobs/{quote(digest, safe=':')}", timeout_s=300.0, repeatable=True,
+                headers={"Content-Type": "application/octet-stream"})  # fmt: skip
+
+
+def node(name: str) -> Call:
+    return get(f"{API}/nodes/{quote(name, safe='')}")
+
+
+def confirm_dead(name: str) -> Call:
+    return Call("POST", f"{API}/nodes/{quote(name, safe='')}/confirm-dead", repeatable=True)
+
+
+def encode(body: Any) -> bytes:
+    """JSON bytes; `Invalid` for text that no Unicode encoding can carry, and for what is no JSON."""
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise Invalid("not_text", "the request holds text that is not valid Unicode") from None
+    except (TypeError, ValueError) as error:
+        raise Invalid("not_json", f"the request cannot be written as JSON: {error}") from None
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _post(path: str, body: Any, headers: Mapping[str, str] | None) -> Call:
+    return Call("POST", path, body=encode(body), headers=_JSON | dict(headers or {}), repeatable=headers is not None)
+
+
+def _of(session: str) -> str:
+    """The session's path. A name that would lead elsewhere is nobody's id."""
+    if session in ("", ".", ".."):
+        raise NotFound("no_such_session", f"there is no session {session!r}; `corral ps` lists them", subject=session)
+    return f"{SESSIONS}/{quote(session, safe='')}"
+
+
+def _params(values: Mapping[str, object]) -> Params:
+    """A list is a parameter repeated; None is none."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        many = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
+        pairs += [(name, str(one)) for one in many if one is not None]
+    return tuple(pairs)

@@ -1,0 +1,253 @@
+"""The blocking client. Every method is one call of the REST face; what waits or follows outlives a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from corral.client import calls, host, shapes
+from corral.client.calls import Call
+from corral.client.config import Connection, resolve
+from corral.client.errors import AnsweredNotFound
+from corral.client.following import Followed, FollowedEvents, FollowedLog, LogChunk, Patience
+from corral.client.http import (
+    NEVER_SENT,
+    broken,
+    content_of,
+    cut_off,
+    items_of,
+    options_of,
+    page_of,
+    pauses_of,
+    request_of,
+    require_success,
+)
+from corral.client.sse import EventReader
+from corral.model.faults import Fault
+
+T = TypeVar("T")
+
+
+class Client:
+    """A control plane. Without arguments, the one that `corral` on the command line would use."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        config: Path | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.connection: Connection = resolve(host.environment(), url=url, token=token, config=config)
+        self._http = httpx.Client(**options_of(self.connection), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- submitting
+
+    def submit(self, fields: shapes.SessionFields, *, idempotency_key: str | None = None) -> shapes.Session:
+        """Submit one session. With the same key again: the session that the first call made."""
+        return self._ask(calls.submit(fields, idempotency_key or host.new_key()))
+
+    def submit_batch(
+        self, sessions: Sequence[shapes.SessionFields], *, idempotency_key: str | None = None
+    ) -> list[shapes.Session]:
+        """Submit many: all, or none."""
+        return page_of(self._ask(calls.submit_batch(sessions, idempotency_key or host.new_key())))["items"]
+
+    def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
+        """What submitting this would meet, without submitting it."""
+        return self._ask(calls.plan(fields))
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether content is stored already."""
+        try:
+            require_success(self._send(calls.has_blob(digest)))
+        except AnsweredNotFound:
+            return False
+        return True
+
+    def put_blob(self, digest: str, content: Path | bytes) -> None:
+        """Store content under its digest; a file is sent piece by piece."""
+        require_success(self._send(calls.put_blob(digest), content))
+
+    # --- sessions
+
+    def get(self, session: str) -> shapes.Session:
+        """One session, by id, an unambiguous beginning of it, or `last`."""
+        return self._ask(calls.show(session))
+
+    def sessions(self, **filters: object) -> shapes.SessionPage:
+        """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
+        return page_of(self._ask(calls.list_sessions(filters)))
+
+    def all_sessions(self, **filters: object) -> Iterator[shapes.Session]:
+        """All sessions that fit, page by page."""
+        while True:
+            page = self.sessions(**filters)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            filters["cursor"] = page["next"]
+
+    def cancel(self, session: str) -> shapes.Session:
+        return self._ask(calls.act(session, "cancel"))
+
+    def hold(self, session: str) -> shapes.Session:
+        return self._ask(calls.act(session, "hold"))
+
+    def release(self, session: str) -> shapes.Session:
+        return self._ask(calls.act(session, "release"))
+
+    def requeue(self, session: str) -> shapes.Session:
+        """Run it again: a live one is stopped and queued again, an ended one gets a new session."""
+        return self._ask(calls.act(session, "requeue"))
+
+    def update(self, session: str, **changes: object) -> shapes.Session:
+        """Change priority and group while it is pending, and time until it ends."""
+        return self._ask(calls.update(session, changes))
+
+    def history(self, session: str) -> list[shapes.Event]:
+        """Everything that happened to it, in order and without gaps."""
+        return items_of(self._ask(calls.story(session, "history")))
+
+    def attempts(self, session: str) -> list[shapes.Attempt]:
+        """Every try that got room, oldest first."""
+        return items_of(self._ask(calls.story(session, "attempts")))
+
+    def launches(self, session: str) -> shapes.Launches:
+        """The chain of records that shows each launch began at most once."""
+        return self._ask(calls.story(session, "launches"))
+
+    def explain(self, session: str) -> shapes.Explanation:
+        """Why it does not start, or what is still missing until it runs."""
+        return self._ask(calls.story(session, "explain"))
+
+    def wait(self, session: str, timeout_s: float | None = None) -> shapes.Session:
+        """The session once it has ended, or as it is when the time is out."""
+        patience = Patience()
+        deadline = None if timeout_s is None else host.now_s() + timeout_s
+        while True:
+            left_s = calls.LONGEST_POLL_S if deadline is None else deadline - host.now_s()
+            try:
+                found = self._ask(calls.wait(session, max(0.0, min(left_s, calls.LONGEST_POLL_S))))
+            except Fault as fault:
+                host.pause(patience.pause_s(fault))
+                continue
+            patience.went_well()
+            if found["phase"] == "ended" or (deadline is not None and host.now_s() >= deadline):
+                return found
+
+    # --- output and events
+
+    def logs(
+        self, session: str, *, rank: int = 0, stream: str = "stdout", offset: int = 0, attempt: int | None = None
+    ) -> Iterator[bytes]:
+        """The output of one rank up to now, in pieces."""
+        with self._stream(calls.read_logs(session, rank, stream, offset, attempt)) as pieces:
+            yield from pieces
+
+    def follow_logs(
+        self, session: str, *, rank: int = 0, stream: str = "stdout", offset: int = 0, attempt: int | None = None
+    ) -> Iterator[LogChunk]:
+        """The output of one rank of one attempt (the newest) as it comes, to its end."""
+        return self._follow(FollowedLog(session, rank, stream, offset, attempt))
+
+    def follow_events(self, after: int = 0) -> Iterator[shapes.Event]:
+        """Every event after the given one, then each as it is committed, without end."""
+        return self._follow(FollowedEvents(after))
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[shapes.Event]:
+        """A page of events, oldest first."""
+        return self._ask(calls.page_of_events(after, limit))["events"]
+
+    # --- the cluster
+
+    def nodes(self) -> list[shapes.Node]:
+        return items_of(self._ask(calls.get(f"{calls.API}/nodes")))
+
+    def node(self, name: str) -> shapes.NodeDetail:
+        """One node, its devices and the sessions that live on it."""
+        return self._ask(calls.node(name))
+
+    def confirm_dead(self, node: str) -> shapes.Freed:
+        """Give back the room of a node that is gone for good. Of one that lives, this can start a session twice."""
+        return self._ask(calls.confirm_dead(node))
+
+    def devices(self) -> list[shapes.Device]:
+        return items_of(self._ask(calls.get(f"{calls.API}/devices")))
+
+    def groups(self) -> list[shapes.Group]:
+        return items_of(self._ask(calls.get(f"{calls.API}/groups")))
+
+    def doctor(self) -> shapes.Diagnosis:
+        """Every invariant held against every row, and the state of the loops and nodes."""
+        return self._ask(calls.get(f"{calls.API}/doctor"))
+
+    def version(self) -> shapes.Version:
+        return self._ask(calls.get("/version"))
+
+    # --- how
+
+    def _ask(self, call: Call) -> Any:
+        return content_of(self.connection, self._send(call))
+
+    def _send(self, call: Call, content: Path | bytes | None = None) -> httpx.Response:
+        for pause_s in pauses_of(call):
+            try:
+                return self._once(call, content)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if pause_s is None or isinstance(error, NEVER_SENT):
+                    raise broken(self.connection, error) from error
+                host.pause(pause_s)
+        raise AssertionError("the last try answers or raises")
+
+    def _once(self, call: Call, content: Path | bytes | None) -> httpx.Response:
+        if not isinstance(content, Path):
+            return self._http.request(**request_of(call, content))
+        with content.open("rb") as file:
+            return self._http.request(**request_of(call, file))
+
+    @contextmanager
+    def _stream(self, call: Call) -> Generator[Iterable[bytes]]:
+        try:
+            with self._http.stream(**request_of(call)) as response:
+                if not response.is_success:
+                    response.read()
+                    require_success(response)
+                yield response.iter_bytes()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise broken(self.connection, error) from error
+
+    def _follow(self, followed: Followed[T]) -> Iterator[T]:
+        patience = Patience()
+        while not followed.over:
+            reader = EventReader()
+            try:
+                with self._stream(followed.call()) as pieces:
+                    for piece in pieces:
+                        patience.went_well()
+                        for event in reader.feed(piece):
+                            taken = followed.take(event)
+                            if taken is not None:
+                                yield taken
+                        if followed.over:
+                            return
+                raise cut_off(self.connection)
+            except Fault as fault:
+                host.pause(patience.pause_s(fault))
