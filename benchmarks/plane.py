@@ -31,7 +31,7 @@ class Plane:
     def submit(self, sessions: list[dict[str, Any]]) -> list[str]:
         answer = self.http.post("/api/v1/sessions:batch", json={"sessions": sessions})
         answer.raise_for_status()
-        return [one["id"] for one in answer.json()["items"]]
+        return [one["id"] for one in answer.json()["sessions"]]
 
     def phases(self) -> dict[str, int]:
         """Sessions by phase, from the metrics."""

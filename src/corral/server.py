@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ async def _up(settings: UpSettings) -> None:
 @contextlib.asynccontextmanager
 async def _serving(
     store: SqliteStore | PostgresStore, clock: SystemClock, ids: SystemIds, listening: socket.socket, url: str
-) -> AsyncIterator[asyncio.Event]:
+) -> AsyncGenerator[asyncio.Event]:
     """The loops and the HTTP server, running; the event is set when a signal asks to stop."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: stopping is decided here."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         yield
 
 
@@ -215,7 +215,7 @@ def _write_login(url: str, token: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _agents(settings: UpSettings, url: str, clock: SystemClock) -> AsyncIterator[None]:
+async def _agents(settings: UpSettings, url: str, clock: SystemClock) -> AsyncGenerator[None]:
     """One agent process per node, started again when it ends; told to end, with their jobs left alone, at the end."""
     names = node_names(settings)
     keepers = [asyncio.create_task(_keep_agent(settings, name, url, clock), name=name) for name in names]
@@ -269,6 +269,7 @@ async def _all_registered(store: Store, clock: SystemClock, settings: UpSettings
 async def _stop_sessions(store: Store, clock: SystemClock) -> None:
     """Cancel every live session and wait, bounded, until all have ended."""
     deadline = clock.mono() + ALL_ENDED_WAIT_S
+    live: list[str] = []
     while clock.mono() < deadline:
         live = await store.read("live sessions", _live_sessions)
         if not live:

@@ -181,7 +181,7 @@ def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
     me = Me(settings.name, settings.group, settings.address, settings.labels, ids.nonce(), version=__version__)
     provision = Provisioner(layout, lambda digest: _fetch(link, settings.managers, digest))
     jobs = Jobs(me, machine, layout, dirs, ledger, shims, trees, devices, provision, clock, point)
-    streams = Streams(_Logs(layout), settings.token, clock, jobs.is_alive)
+    streams = Streams(_Logs(layout, jobs), settings.token, clock)
     daemon = Daemon(
         me, machine, settings.managers, link, dirs, ledger, trees, devices, jobs, streams.serve, clock, ids, point
     )
@@ -201,8 +201,12 @@ async def _fetch(link: HttpLink, managers: Sequence[str], digest: str) -> bytes:
 class _Logs:
     """agent.ports.LogSource by the node's layout."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, jobs: Jobs) -> None:
         self._layout = layout
+        self._jobs = jobs
+
+    def over(self, token: str) -> bool:
+        return not self._jobs.is_alive(token)
 
     def stem(self, token: str, stream: str) -> str | None:
         try:

@@ -24,6 +24,7 @@ FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
 MAX_FACTS = 2000
 KILL_PAUSE_S = 0.2
+GATHER_S = 0.002
 
 CRASH_POINTS = ("agent.before_register", "agent.before_exchange", "agent.after_exchange", "agent.after_apply")
 
@@ -219,6 +220,8 @@ class Daemon:
         news = asyncio.ensure_future(self._jobs.news.wait())
         try:
             await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
+            if not post.done():
+                await asyncio.wait({post}, timeout=GATHER_S)  # what turns up together goes out together
             return await post if post.done() else None
         finally:
             news.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
@@ -26,11 +26,10 @@ REMEMBERED = 10_000
 class Streams:
     """Serves each stream order once."""
 
-    def __init__(self, source: LogSource, token: str, clock: Clock, alive: Callable[[str], bool]) -> None:
+    def __init__(self, source: LogSource, token: str, clock: Clock) -> None:
         self._source = source
         self._headers = {"Authorization": f"Bearer {token}"}
         self._clock = clock
-        self._alive = alive
         self._served: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self, orders: Sequence[StreamOrder]) -> None:
@@ -55,7 +54,7 @@ class Streams:
             return
         offset = order.offset
         while True:
-            alive = order.follow and self._alive(order.token)
+            alive = order.follow and not self._source.over(order.token)
             chunk = read_log(stem, offset, PIECE_BYTES)
             dropped = max(0, chunk.start - offset) if chunk.data else 0
             end = not alive and chunk.next_offset >= chunk.end

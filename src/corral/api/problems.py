@@ -17,6 +17,7 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from corral.model.faults import Denied, Fault, Invalid, Refused, Unavailable
 
@@ -104,6 +105,9 @@ def _line(error: Mapping[str, Any]) -> str:
     return f"{place or 'body'}: {message[:1].lower()}{message[1:]}"
 
 
+CLIENT_CLOSED_REQUEST = 499  # what web servers write in their logs for it
+
+
 def install(app: FastAPI) -> None:
     """Turn every exception into its document."""
 
@@ -123,6 +127,10 @@ def install(app: FastAPI) -> None:
         log.error("request failed", path=request.scope["path"], error=repr(error), exc_info=error)
         return answer(Fault("internal", "the server failed at this request; its log says why"))
 
+    async def on_hang_up(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # nobody is there to read it
+
+    app.add_exception_handler(ClientDisconnect, on_hang_up)
     app.add_exception_handler(Fault, on_fault)
     app.add_exception_handler(RequestValidationError, on_fields)
     app.add_exception_handler(HTTPException, on_http)

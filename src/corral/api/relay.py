@@ -8,6 +8,7 @@ sends frames: text `{"start", "next", "end", "dropped"}`, then the bytes from `s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,8 @@ class Relay:
         finally:
             reader.pump.cancel()
         if socket.client_state is WebSocketState.CONNECTED and socket.application_state is WebSocketState.CONNECTED:
-            await socket.close()
+            with contextlib.suppress(WebSocketDisconnect):  # the node may have hung up first
+                await socket.close()
 
 
 async def _dialled(reader: Reader, wait_s: float, node: str) -> None:
