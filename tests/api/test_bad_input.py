@@ -41,7 +41,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"nodes": 1.5},                "bad_request",      "nodes"),
     ({"nodes": 100, "ranks_per_node": 100}, "out_of_range", "10000"),
     ({"priority": 10**7},           "out_of_range",     "priority"),
-    ({"priority": 2**70},           "bad_request",      "priority"),
+    ({"priority": 2**70},           "out_of_range",      "priority"),
     ({"priority": True},            "bad_request",      "priority"),
     ({"labels": ["novalue"]},       "bad_pair",         "KEY=VALUE"),
     ({"labels": {"a b": "c"}},      "bad_label",        "a b"),

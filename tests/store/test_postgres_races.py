@@ -62,7 +62,7 @@ def test_managers_that_place_the_same_sessions_place_each_once(
     play = Play(stores[0])
     asyncio.run(play.join("n1", cpus=4))
     asyncio.run(play.join("n2", cpus=4))
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS // 2):
         ids = asyncio.run(play.submit(*(spec(memory_mib=1) for _ in range(10))))
         placed = at_once(threads, *(Play(store).place for store in stores))
         assert sum(placed) <= 8
@@ -183,7 +183,7 @@ def _as_node(play: Play, store: Store) -> Play:
 def test_a_cancel_against_the_exchange_that_serves_the_claim(
     stores: list[PostgresStore], threads: ThreadPoolExecutor
 ) -> None:
-    """Either the claim was withdrawn and no node ever hears of it, or it was served and only the node's word ends it."""
+    """Either the claim was withdrawn and no node hears of it, or it was served and only the node's word ends it."""
     play = Play(stores[0])
     asyncio.run(play.join("n1"))
     node = _as_node(play, stores[1])
@@ -271,6 +271,17 @@ def test_deadlocked_transactions_are_both_done_in_the_end(
     assert all(node.backoff_until > 0 for node in nodes.values())
     with psycopg.connect(postgres_url_migrated) as direct:
         assert direct.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,)
+
+
+def test_cancels_of_a_waiting_session_at_several_managers_are_one_cancel(
+    stores: list[PostgresStore], threads: ThreadPoolExecutor
+) -> None:
+    play = Play(stores[0])
+    for _ in range(ROUNDS):
+        (id_,) = asyncio.run(play.submit(spec()))
+        moves = [lambda store=store, id_=id_: Play(store).cancel(id_) for store in stores]
+        assert {session.phase for session in at_once(threads, *moves)} == {Phase.ENDED}
+        assert asyncio.run(play.facts(id_)) == ["submitted", "cancel", "unwanted"]
 
 
 def test_equal_keys_at_several_managers_make_one_session(

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from corral.agent import linux
+from corral.agent import linux, quickbirth
 from corral.agent.jobspec import Limits, Mount, Trouble
 
 COMMAND_NOT_FOUND, COMMAND_NOT_EXECUTABLE, SETUP_FAILED = 127, 126, 125
@@ -56,9 +56,34 @@ class Birth:
     move_into: tuple[str, ...]
     inherited: Inherited
 
+    def rlimits(self) -> dict[int, tuple[int, int]]:
+        """What the zygote was given, then what the launch asks for. Raises OSError where that is not allowed."""
+        wanted = dict(self.inherited.rlimits)
+        for name, kind in _RLIMITS.items():
+            value = getattr(self.limits, name)
+            if value is None:
+                continue
+            hard = resource.getrlimit(kind)[1]
+            if hard != resource.RLIM_INFINITY and value > hard and os.geteuid() != 0:
+                raise OSError(errno.EPERM, f"{name} {value} is more than this node allows ({hard})")
+            wanted[kind] = (value, value)
+        return wanted
 
-def give_birth(birth: Birth) -> tuple[int, int]:
-    """(pid, descriptor that will say what went wrong). Raises OSError where no child could be made at all."""
+    def programs(self) -> list[str]:
+        """Where the command may be, in the order of the search."""
+        name = self.argv[0]
+        if "/" in name:
+            return [name]
+        return [os.path.join(folder or ".", name) for folder in (self.env.get("PATH") or _DEFAULT_PATH).split(":")]
+
+
+def give_birth(birth: Birth) -> tuple[int, int | None]:
+    """(pid, descriptor that will say what went wrong, if it can). Raises OSError where no child could be made."""
+    pid = quickbirth.try_birth(birth)
+    return (pid, None) if pid is not None else _by_fork(birth)
+
+
+def _by_fork(birth: Birth) -> tuple[int, int]:
     reports, report = os.pipe2(os.O_CLOEXEC)
     try:
         shim = os.getpid()
@@ -132,7 +157,7 @@ def _steps(birth: Birth, move_into: tuple[str, ...], shim: int) -> list[tuple[st
         ("containment_failed", lambda: _move(move_into)),
         ("setup_failed", lambda: _stand_alone(shim)),
         ("mount_failed", lambda: _mount(birth.mounts)),
-        ("limit_failed", lambda: _limit(birth.limits, birth.inherited)),
+        ("limit_failed", lambda: _limit(birth)),
         ("user_failed", lambda: _become(birth.uid, birth.gid)),
         ("setup_failed", lambda: _bind_to(shim)),
         ("workdir_failed", lambda: os.chdir(birth.cwd)),
@@ -167,20 +192,12 @@ def _mount(mounts: tuple[Mount, ...]) -> None:
         linux.bind_mount(mount.src, mount.dst, mount.read_only)
 
 
-def _limit(limits: Limits, inherited: Inherited) -> None:
-    for kind, both in inherited.rlimits.items():
+def _limit(birth: Birth) -> None:
+    for kind, both in birth.rlimits().items():
         resource.setrlimit(kind, both)
-    for name, kind in _RLIMITS.items():
-        value = getattr(limits, name)
-        if value is None:
-            continue
-        hard = resource.getrlimit(kind)[1]
-        if hard != resource.RLIM_INFINITY and value > hard and os.geteuid() != 0:
-            raise OSError(errno.EPERM, f"{name} {value} is more than this node allows ({hard})")
-        resource.setrlimit(kind, (value, value))
-    if inherited.oom_score_adj is not None:
+    if birth.inherited.oom_score_adj is not None:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(inherited.oom_score_adj)
+            file.write(birth.inherited.oom_score_adj)
 
 
 def _become(uid: int | None, gid: int | None) -> None:
@@ -201,13 +218,10 @@ def _wire(birth: Birth) -> None:
 
 
 def _exec(birth: Birth) -> None:
-    program = birth.argv[0]
-    if "/" in program:
-        os.execve(program, birth.argv, birth.env)
     refused: OSError | None = None
-    for folder in (birth.env.get("PATH") or _DEFAULT_PATH).split(os.pathsep):
+    for program in birth.programs():
         try:
-            os.execve(os.path.join(folder or ".", program), birth.argv, birth.env)
+            os.execve(program, birth.argv, birth.env)
         except OSError as error:
             if error.errno not in _ABSENT:
                 refused = refused or error

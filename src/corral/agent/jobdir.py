@@ -26,6 +26,7 @@ GO, STOP, LIMIT = "go.json", "stop.json", "limit.json"
 RESULT, EXIT, STUCK, TROUBLE = "result.json", "exit.json", "stuck.json", "trouble.json"
 _RESERVED = (f"{STARTED}.tmp", "void.tmp", "stop.tmp", "result.tmp", "exit.tmp")
 _PRIVATE = 0o600
+_READ_BYTES = 1 << 16
 _FLOCK = "hhqqi4x"
 
 
@@ -46,10 +47,8 @@ def reserve(jobdir: str) -> None:
 
 def read_object(jobdir: str, name: str) -> JsonObject | None:
     """The file's object, None where there is no such file."""
-    try:
-        with open(f"{jobdir}/{name}", "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
+    content = read_file(f"{jobdir}/{name}")
+    if content is None:
         return None
     try:
         value: Any = json.loads(content)
@@ -172,8 +171,22 @@ def boot_id() -> str:
 
 def start_time_of(pid: int) -> int | None:
     """When the process began, in ticks since boot: with the pid and the boot id it names a process for ever."""
+    stat = read_file(f"/proc/{pid}/stat")
+    return None if stat is None else int(stat.rpartition(b")")[2].split()[19])
+
+
+def read_file(path: str) -> bytes | None:
+    """All of it, None where there is none (or no such process). Unbuffered: a shim's every page counts."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
+    content = b""
+    try:
+        while chunk := os.read(fd, _READ_BYTES):
+            content += chunk
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+    return content

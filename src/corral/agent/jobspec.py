@@ -269,7 +269,16 @@ class Result:
     usage: Usage | None = None
 
     def to_json(self) -> JsonObject:
-        return asdict(self)
+        """By hand: `asdict` copies what it meets, and every shim pays for it."""
+        error, usage = self.error, self.usage
+        words: JsonObject = {name: getattr(self, name) for name in _RESULT_WORDS}
+        words["error"] = error and {"code": error.code, "message": error.message}
+        words["usage"] = usage and {name: getattr(usage, name) for name in _USAGE_WORDS}
+        return words
+
+
+_RESULT_WORDS = tuple(Result.__dataclass_fields__)
+_USAGE_WORDS = tuple(Usage.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import struct
+from array import array
 
 CLOCK_BOOTTIME = 7
 
@@ -36,13 +37,18 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+def _address(words: array[int]) -> ctypes.c_void_p:
+    # an array of ctypes' own would do, at fifty page faults in every shim
+    return ctypes.c_void_p(words.buffer_info()[0])
+
+
 def fork_into_cgroup(cgroup_fd: int) -> int:
     """Fork a child born in the cgroup; 0 in the child. The child must do nothing but prepare and exec.
 
     The interpreter's own after-fork steps do not run in the child: threads, locks and atexit are out of bounds there.
     """
-    args = (ctypes.c_uint64 * 11)(_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
-    pid = _libc_locked.syscall(ctypes.c_long(_SYS_CLONE3), ctypes.byref(args), ctypes.c_size_t(88))
+    args = array("Q", [_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd])
+    pid = _libc_locked.syscall(ctypes.c_long(_SYS_CLONE3), _address(args), ctypes.c_size_t(88))
     return _checked(pid, "clone3")
 
 
@@ -94,9 +100,8 @@ def _kept_mount_flags(path: str) -> int:
 
 def open_signalfd(signals: frozenset[int]) -> int:
     """A descriptor that becomes readable when one of the (blocked) signals is pending."""
-    mask = ctypes.c_uint64(sum(1 << (signum - 1) for signum in signals))
-    room = (ctypes.c_uint64 * 16)(mask.value)
-    return _checked(_libc.signalfd(-1, ctypes.byref(room), _SFD_FLAGS), "signalfd")
+    room = array("Q", [sum(1 << (signum - 1) for signum in signals), *[0] * 15])
+    return _checked(_libc.signalfd(-1, _address(room), _SFD_FLAGS), "signalfd")
 
 
 def read_signalfd(fd: int) -> frozenset[int]:
@@ -117,5 +122,5 @@ def open_boottime_timer() -> int:
 def set_timer(fd: int, at_s: float | None) -> None:
     """Ring at a CLOCK_BOOTTIME instant; None silences it."""
     ns = 0 if at_s is None else max(1, int(at_s * 1e9))
-    spec = (ctypes.c_long * 4)(0, 0, ns // 10**9, ns % 10**9)
-    _checked(_libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None), "timerfd_settime")
+    spec = array("q", [0, 0, ns // 10**9, ns % 10**9])
+    _checked(_libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, _address(spec), None), "timerfd_settime")

@@ -12,7 +12,7 @@ import select
 import signal
 import time
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from corral.agent import jobdir, linux, trees
 from corral.agent.birth import Birth, Inherited, give_birth, trouble_of
@@ -21,7 +21,16 @@ from corral.agent.logfile import LogWriter
 from corral.agent.shim import CannotStart, drive, supervise
 
 BLOCKED_SIGNALS = frozenset(
-    {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2}
+    {
+        signal.SIGCHLD,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    }
 )
 _HEARD_SIGNALS = frozenset({int(signal.SIGCHLD), int(signal.SIGUSR1)})
 _READ_BYTES = 1 << 16
@@ -59,12 +68,15 @@ class PosixJob:
 
     spec: Spec
 
-    def __init__(self, folder: str, permission: Permission, crash: str | None, inherited: Inherited) -> None:
+    def __init__(
+        self, folder: str, permission: Permission, crash: str | None, inherited: Inherited, signals: int
+    ) -> None:
         self._folder = folder
         self._permission = permission
         self._crash = CrashPlan(crash)
         self._inherited = inherited
         self._lock: int | None = None
+        self._spec_read = False
         self._main = 0
         self._status: Status | None = None
         self._report: int | None = None
@@ -75,7 +87,7 @@ class PosixJob:
         self._move_into: tuple[str, ...] = ()
         self._logs: dict[str, LogWriter] = {}
         self._pipes: dict[int, LogWriter] = {}
-        self._signals = linux.open_signalfd(_HEARD_SIGNALS)
+        self._signals = signals
         self._poll = select.poll()
         self._poll.register(self._signals, select.POLLIN)
 
@@ -97,21 +109,32 @@ class PosixJob:
     def _decided(self) -> bool:
         return os.path.lexists(f"{self._folder}/{jobdir.STARTED}")
 
+    def read_ahead(self) -> None:
+        """Read the spec in the zygote: a warm process parses it without a page fault, and its forks inherit it."""
+        try:
+            self._read_spec()
+        except (OSError, jobdir.Unreadable, BadJobFile, TypeError):
+            self._spec_read = False  # the shim will come to the same end, and say so where the agent looks
+
+    def _read_spec(self) -> None:
+        raw = jobdir.read_object(self._folder, jobdir.SPEC)
+        if raw is None:
+            raise BadJobFile("spec.json: there is none")
+        self.spec = Spec.from_json(raw)
+        self._containment = trees.Containment.from_json(self.spec.containment)
+        self._spec_read = True
+
     async def read_spec(self) -> Spec | None:
         try:
-            raw = jobdir.read_object(self._folder, jobdir.SPEC)
-            if raw is None:
-                raise BadJobFile("spec.json: there is none")
-            spec = Spec.from_json(raw)
-            trees.Containment.from_json(spec.containment)
+            if not self._spec_read:
+                self._read_spec()
         except (jobdir.Unreadable, BadJobFile, TypeError) as error:
             self._leave_trouble("bad_spec", str(error))
             return None
+        spec = self.spec
         if Permission(spec.boot_id, spec.run_id, spec.node_epoch) != self._permission:
             self._leave_trouble("stale_permission", f"spec.json is not for {self._permission}")
             return None
-        self.spec = spec
-        self._containment = trees.Containment.from_json(spec.containment)
         return spec
 
     def _leave_trouble(self, code: str, message: str) -> None:
@@ -367,7 +390,11 @@ class PosixJob:
         return {name: ends.get(stem, LogEnd(0, 0)) for name, stem in named}
 
     async def write_exit(self, logs: dict[str, LogEnd]) -> None:
-        words = {"reason": "exited", "at": self.wall_s(), "logs": {name: asdict(end) for name, end in logs.items()}}
+        words = {
+            "reason": "exited",
+            "at": self.wall_s(),
+            "logs": {name: {"end": log.end, "lost": log.lost} for name, log in logs.items()},
+        }
         jobdir.write_object(self._folder, jobdir.EXIT, words)
         self._notify()
 
@@ -396,9 +423,13 @@ class PosixJob:
         self._leave_trouble("shim_failed", traceback.format_exc()[-2000:])
 
 
-def run_shim(folder: str, permission: Permission, crash: str | None, inherited: Inherited) -> int:
+def open_signals() -> int:
+    """The descriptor by which every shim hears its own signals; opened once, before the forks."""
+    return linux.open_signalfd(_HEARD_SIGNALS)
+
+
+def run_shim(job: PosixJob) -> int:
     """The whole life of a forked shim; its exit status is for nobody."""
-    job = PosixJob(folder, permission, crash, inherited)
     try:
         drive(supervise(job))
     except BaseException:

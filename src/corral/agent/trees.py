@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from corral.agent.jobdir import start_time_of
+from corral.agent.jobdir import read_file, start_time_of
 
 MARKER = "CORRAL_LAUNCH_TOKEN"
 _FREEZE_TRIES = 200
@@ -355,14 +355,12 @@ def signal_exactly(pid: int, start_time: int, signum: int) -> bool:
 
 def _read(path: str) -> str | None:
     try:
-        with open(path) as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-        return None
+        content = read_file(path)
     except OSError as error:
-        if error.errno == errno.ENODEV:
+        if error.errno in (errno.ENODEV, errno.ENOTDIR):
             return None  # the cgroup went away while its file was open
         raise
+    return None if content is None else content.decode(errors="replace")
 
 
 def _write(path: str, text: str) -> None:

@@ -31,14 +31,15 @@ import contextlib
 import json
 import resource
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
 from corral.agent.birth import Inherited
-from corral.agent.posixjob import BLOCKED_SIGNALS, CrashPlan, Permission, run_shim
+from corral.agent.posixjob import BLOCKED_SIGNALS, CrashPlan, Permission, PosixJob, open_signals, run_shim
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16
+_MOST_FILES = 1 << 16
 _LIKE_FILES = 65536
 _SHIM_OOM_SCORE = -900
 _RAISED = (
@@ -51,15 +52,23 @@ _RAISED = (
 )
 
 
+class Nursery(NamedTuple):
+    """What every shim is born with."""
+
+    inherited: Inherited
+    signals: int
+    boot_id: str
+    crash: str | None
+
+
 def serve(channel: _socket.socket) -> None:
     """Answer every line until the agent's end closes."""
-    inherited = _settle()
-    boot_id = jobdir.boot_id()
-    crash = CrashPlan(os.environ.get("CORRAL_CRASH"))
+    nursery = Nursery(_settle(), open_signals(), jobdir.boot_id(), os.environ.get("CORRAL_CRASH"))
+    crash = CrashPlan(nursery.crash)
     waiting = b""
     while chunk := _receive(channel):
         *lines, waiting = (waiting + chunk).split(b"\n")
-        answers = [_answer(channel, line, boot_id, inherited, crash) for line in lines if line.strip()]
+        answers = [_answer(line, nursery, crash) for line in lines if line.strip()]
         if answers:
             _send(channel, b"".join(json.dumps(answer).encode() + b"\n" for answer in answers))
 
@@ -80,13 +89,11 @@ def _send(channel: _socket.socket, data: bytes) -> None:
             return  # the agent is gone; the next receive says so
 
 
-def _answer(
-    channel: _socket.socket, line: bytes, boot_id: str, inherited: Inherited, crash: CrashPlan
-) -> dict[str, Any]:
+def _answer(line: bytes, nursery: Nursery, crash: CrashPlan) -> dict[str, Any]:
     try:
         request: dict[str, Any] = json.loads(line)
         folder = str(request["jobdir"])
-        permission = Permission(boot_id, str(request["run_id"]), int(request["node_epoch"]))
+        job = _job(request, folder, nursery)
     except (ValueError, KeyError, TypeError) as error:
         return {"error": f"a request needs jobdir, run_id and node_epoch: {type(error).__name__} {error}"}
     crash.pass_by("zygote.before_fork")
@@ -95,20 +102,28 @@ def _answer(
     except OSError as error:
         return {"jobdir": folder, "error": f"fork: {error.strerror}"}
     if pid == 0:
-        _become_shim(folder, permission, request.get("crash") or os.environ.get("CORRAL_CRASH"), inherited)
+        _become_shim(job, nursery.signals)
     crash.pass_by("zygote.after_fork")
     return {"jobdir": folder, "pid": pid, "start_time": jobdir.start_time_of(pid)}
 
 
-def _become_shim(folder: str, permission: Permission, crash: str | None, inherited: Inherited) -> None:
+def _job(request: dict[str, Any], folder: str, nursery: Nursery) -> PosixJob:
+    """All that can be made before the fork is: here it costs no page."""
+    permission = Permission(nursery.boot_id, str(request["run_id"]), int(request["node_epoch"]))
+    job = PosixJob(folder, permission, request.get("crash") or nursery.crash, nursery.inherited, nursery.signals)
+    job.read_ahead()
+    return job
+
+
+def _become_shim(job: PosixJob, signals: int) -> None:
     code = 1
     try:
         os.setsid()
-        os.closerange(3, 1 << 16)
-        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+        os.closerange(3, signals)
+        os.closerange(signals + 1, _MOST_FILES)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         linux.set_name("corral-shim")
-        code = run_shim(folder, permission, crash, inherited)
+        code = run_shim(job)
     finally:
         os._exit(code)
 
@@ -119,7 +134,10 @@ def _settle() -> Inherited:
         os.setsid()
     linux.set_name("corral-zygote")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS - {signal.SIGTERM})
+    # blocked rather than ignored: a command is born with every disposition at its default, and only unblocks
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+    for signum in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_DFL)
     os.umask(0o022)
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)

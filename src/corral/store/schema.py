@@ -116,6 +116,7 @@ session = Table(
     UniqueConstraint("project", "idempotency_key"),
     sqlite_autoincrement=True,
 )
+Index("session_of_owner", session.c.owner, session.c.ordinal)
 Index("session_waiting", session.c.shape, session.c.ordinal, sqlite_where=text("phase = 'pending'"),
       postgresql_where=text("phase = 'pending'"))  # fmt: skip
 Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("phase <> 'ended'"),

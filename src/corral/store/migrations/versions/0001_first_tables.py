@@ -164,6 +164,7 @@ def _create_session() -> None:
     )
     op.create_index("session_due", "session", ["next_check_at"], **_where("phase <> 'ended'"))
     op.create_index("session_live", "session", ["phase", "ordinal"], **_where("phase <> 'ended'"))
+    op.create_index("session_of_owner", "session", ["owner", "ordinal"])
     op.create_index("session_waiting", "session", ["shape", "ordinal"], **_where("phase = 'pending'"))
 
 
