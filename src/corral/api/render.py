@@ -43,6 +43,7 @@ class KernelView(msgspec.Struct):
     started_at: datetime | None
     ended_at: datetime | None
     token: str
+    certificate: str | None
 
 
 class RefusalView(msgspec.Struct):
@@ -234,6 +235,7 @@ def _kernel_views(kernels: Sequence[Kernel], holdings: Sequence[Holding]) -> lis
             started_at=time_or_none(kernel.ready_at),
             ended_at=time_or_none(kernel.certified_at),
             token=kernel.token,
+            certificate=kernel.certificate and kernel.certificate.value,
         )
         for kernel in kernels
     ]
