@@ -35,8 +35,8 @@ def add_to(app: typer.Typer) -> None:
 
 def ps(
     terminal: Terminal,
-    phase: Annotated[list[str] | None, typer.Option(help="Only this phase (may be repeated).")] = None,
-    live: Annotated[bool, typer.Option("--live", help="Only what has not ended.")] = False,
+    phase: Annotated[list[str] | None, typer.Option(help="Only this phase, `ended` too (may be repeated).")] = None,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Also what has ended.")] = False,
     owner: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
     project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
     group: Annotated[str | None, typer.Option(help="Only this resource group's.")] = None,
@@ -44,10 +44,10 @@ def ps(
     label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this label.")] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="At most so many; 0 for all.")] = 100,
 ) -> None:
-    """List sessions, newest first."""
+    """List the sessions that have not ended, newest first; with -a all of them."""
     pairs("label", label or [])
     filters: dict[str, Any] = {
-        "phase": [*(phase or ()), *(LIVE if live else ())],
+        "phase": phase or (None if everything else LIVE),
         "owner": owner, "project": project, "group": group, "name": name, "label": label,
     }  # fmt: skip
     found, more = _list(terminal, filters, limit)
