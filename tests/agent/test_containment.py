@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent import birth, jobdir, linux, trees, zygote
+from corral.agent import birth, jobdir, linux, quickbirth, trees, zygote
 from corral.agent.jobspec import Limits
 from tests.agent.node import Node, until
 
@@ -128,21 +129,73 @@ def test_where_birth_inside_is_refused_the_command_moves_in(node: Node, monkeypa
         raise OSError(38, "no clone3 here")
 
     monkeypatch.setattr(linux, "fork_into_cgroup", refuse)
-    trees.make_tree(node.containment, TOKEN, None, None)
+    monkeypatch.setattr(quickbirth, "try_birth", lambda birth: None)
+    assert f"/{TOKEN}\n" in output_of_birth(node, "cat", "/proc/self/cgroup")
+    assert trees.remove_tree(node.containment, TOKEN)
+
+
+def output_of_birth(node: Node, *argv: str) -> str:
+    """What a command says that is born straight from the test."""
+    move_into = trees.make_tree(node.containment, TOKEN, None, 50)
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     born = birth.Birth(
-        ("cat", "/proc/self/cgroup"), {"PATH": "/usr/bin:/bin"}, "/", null, writer, writer,
-        Limits(), (), None, None, trees.birth_folder(node.containment, TOKEN), (), birth.Inherited({}),
-    )  # fmt: skip
+        argv=argv,
+        env={"PATH": "/no/such/place:/usr/bin:/bin", "EMPTY": "", "A": "b=c", "TOKEN": TOKEN},
+        cwd="/usr",
+        stdin=null,
+        stdout=writer,
+        stderr=writer,
+        limits=Limits(nofile=123),
+        mounts=(),
+        uid=None,
+        gid=None,
+        born_in=trees.birth_folder(node.containment, TOKEN),
+        move_into=move_into,
+        inherited=birth.Inherited({}, Path("/proc/self/oom_score_adj").read_text().strip()),
+    )
     pid, report = birth.give_birth(born)
     os.close(writer)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert birth.trouble_of(report) is None
-    with open(reader) as out:
-        assert f"/{TOKEN}\n" in out.read()
     os.close(null)
-    assert trees.remove_tree(node.containment, TOKEN)
+    with open(reader) as out:
+        said = out.read()
+    assert os.waitpid(pid, 0)[1] == 0, said
+    assert report is None or birth.trouble_of(report) is None
+    return said
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_quick_and_slow_birth_bear_the_same(each_node: Node, monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
+    tried: list[int | None] = []
+    real = quickbirth.try_birth
+
+    def try_birth(born: birth.Birth) -> int | None:
+        tried.append(real(born) if quick else None)
+        return tried[-1]
+
+    monkeypatch.setattr(quickbirth, "try_birth", try_birth)
+    script = (
+        "env | sort; pwd; umask; ulimit -n; grep -c /$TOKEN /proc/self/cgroup;"
+        "grep -E '^Sig(Blk|Ign)' /proc/self/status; echo caught;"
+    )
+    said = output_of_birth(each_node, "sh", "-c", f"{script} cat /proc/self/oom_score_adj; ps -o sid= -p $$; echo $$")
+    lines = said.splitlines()
+    if quick and platform.machine() == "x86_64":
+        assert tried[0] is not None
+    assert lines[:5] == ["A=b=c", "EMPTY=", "PATH=/no/such/place:/usr/bin:/bin", "PWD=/usr", f"TOKEN={TOKEN}"]
+    places = {"cgroup2": "2", "cgroup1": "2", "marker": "1"}[each_node.containment.kind]
+    assert lines[5:9] == ["/usr", "0022", "123", places]
+    assert {line.split()[1] for line in lines[9:11]} == {"0" * 16}
+    assert lines[12] == Path("/proc/self/oom_score_adj").read_text().strip()
+    assert lines[13].strip() == lines[14]
+    assert trees.remove_tree(each_node.containment, TOKEN)
+
+
+def test_a_quick_birth_that_fails_has_run_nothing_and_leaves_no_child(node: Node) -> None:
+    with pytest.raises(AssertionError, match=r"corral: no-such-command: command not found"):
+        output_of_birth(node, "no-such-command")
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert children == [str(node.zygote.process.pid)]
 
 
 def test_limits_of_the_process_hold(node: Node) -> None:

@@ -152,5 +152,6 @@ def test_the_environment_names_a_crash_too(node: Node) -> None:
     node.zygote.close()
     node.zygote = Zygote(crash="shim.after_started")
     node.launch(TOKEN, "true")
+    node.wait_for(TOKEN, jobdir.STARTED)
     until(lambda: node.ended(TOKEN), "judged")
     assert node.wait_for(TOKEN, jobdir.EXIT)["reason"] == "supervisor_lost"

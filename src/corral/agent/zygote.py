@@ -134,10 +134,7 @@ def _settle() -> Inherited:
         os.setsid()
     linux.set_name("corral-zygote")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # blocked rather than ignored: a command is born with every disposition at its default, and only unblocks
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-    for signum in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signum, signal.SIG_DFL)
     os.umask(0o022)
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
