@@ -11,7 +11,20 @@ from corral.model.resources import GpuRequest
 from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session, Token
 from corral.ports import Placement, Reads, Store, Tx
 from corral.store import Conflict
-from corral.testing.builders import BY, Play, accepted, exited, new_session, raising, ready, result, spec, whole_run
+from corral.testing.builders import (
+    BY,
+    Play,
+    accepted,
+    exited,
+    new_session,
+    noted,
+    raising,
+    ready,
+    refused,
+    result,
+    spec,
+    whole_run,
+)
 from corral.testing.conformance.loop import on_a_loop
 
 
@@ -182,14 +195,42 @@ class RoomRules:
         assert not await record(ready(token, port=6), accepted(token))
         assert await record(result(token, 3), result(token, 0))
         assert not await record(result(token, 4))
-        assert await record(exited(token, "supervisor_lost"))
-        assert not await record(exited(token))
+        assert await record(ready(token, port=7), result(token, 4), refused(token))
+        assert not await record(exited(token, "supervisor_lost"))
         (last,) = await play.kernels(id_)
-        assert last.port == 5
+        assert (last.port, last.ready_at, last.accepted_at) == (5, first.ready_at, first.accepted_at)
         assert last.result is not None
         assert last.result.exit_code == 3
-        assert (last.certificate, last.exit_reason) == (Certificate.EXIT, "supervisor_lost")
+        assert (last.certificate, last.exit_reason) == (Certificate.VOID, None)
+        assert last.refused == ("device_busy", "not now")
         assert await store.tx("record", lambda tx: tx.record([ready("1-unknown-1-0")])) == set()
+
+    @on_a_loop
+    async def test_a_transaction_reads_what_it_wrote(self, store: Store) -> None:
+        play = Play(store)
+        await play.join("n1")
+        (id_,) = await play.submit(spec())
+        await play.place()
+
+        def body(tx: Tx) -> None:
+            tx.lock(["n1"], [id_])
+            session, (kernel,) = tx.sessions([id_])[id_], tx.kernels([id_])[id_]
+            tx.claim([kernel], BY)
+            assert tx.kernels([id_])[id_][0].claimed_version == 1
+            tx.record([ready(kernel.token, port=9)])
+            assert tx.kernels([id_])[id_][0].port == 9
+            tx.ask_stop([kernel.token])
+            assert tx.kernels([id_])[id_][0].stop_asked
+            tx.certify([kernel.token], Certificate.OPERATOR)
+            assert tx.kernels([id_])[id_][0].certificate is Certificate.OPERATOR
+            tx.mark_broken(id_, "odd", tx.now)
+            assert tx.sessions([id_])[id_].error == "odd"
+            tx.write([noted(session, priority=3)], BY)
+            assert tx.sessions([id_])[id_].priority == 3
+            tx.write([noted(tx.sessions([id_])[id_], attempt=2)], BY)
+            assert tx.kernels([id_]) == {}, "the kernels of an attempt that is over"
+
+        await store.tx("body", body)
 
     @on_a_loop
     async def test_a_kernel_is_claimed_and_certified_once(self, store: Store) -> None:
