@@ -307,7 +307,7 @@ class Jobs:
     async def keep_looking(self) -> None:
         """Look where something may have happened, for ever."""
         while True:
-            for token in await self._shims.changes():
+            for token in sorted(await self._shims.changes()):
                 await self.look(token)
 
     async def sweep(self) -> None:

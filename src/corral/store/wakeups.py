@@ -13,12 +13,12 @@ class Hints:
     """ports.Wakeups within one process."""
 
     def __init__(self) -> None:
-        self._watches: dict[str, set[HintWatch]] = {}
+        self._watches: dict[str, dict[HintWatch, None]] = {}  # ordered, so that a seed repeats
 
     def watch(self, *channels: str) -> HintWatch:
         watch = HintWatch(self, channels)
         for channel in channels:
-            self._watches.setdefault(channel, set()).add(watch)
+            self._watches.setdefault(channel, {})[watch] = None
         return watch
 
     def publish(self, channels: Iterable[str]) -> None:
@@ -34,7 +34,7 @@ class Hints:
         for channel in channels:
             watches = self._watches.get(channel)
             if watches is not None:
-                watches.discard(watch)
+                watches.pop(watch, None)
                 if not watches:
                     del self._watches[channel]
 
