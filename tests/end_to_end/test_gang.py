@@ -46,7 +46,7 @@ def test_no_rank_begins_before_every_kernel_is_up_and_the_session_runs(three_nod
     assert three_nodes.run("wait", session).code == 0
     history = three_nodes.run("history", session, "-o", "json").json()
     ready = next(line["at"] for line in history if line["fact"] == "ready")
-    launches = three_nodes.run("audit-launch", session, "-o", "json").json()
+    launches = three_nodes.run("audit-launch", session, "-o", "json").json()["launches"]
     for launch in launches:
         steps = {step["step"]: step["at"] for step in launch["steps"]}
         assert steps["started"] <= ready <= steps["result"]

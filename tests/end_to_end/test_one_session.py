@@ -22,11 +22,10 @@ def test_a_command_runs_and_its_end_is_proven(shared: Plane) -> None:
 def test_audit_launch_prints_the_whole_chain(shared: Plane) -> None:
     session = shared.submit("--", "true")
     shared.run("wait", session)
-    launches = shared.run("audit-launch", session, "-o", "json").json()
-    (launch,) = launches
+    (launch,) = shared.run("audit-launch", session, "-o", "json").json()["launches"]
     steps = {step["step"]: step for step in launch["steps"]}
-    assert set(steps) >= {"intent", "claimed", "served", "started", "result", "certified"}
-    times = [steps[name]["at"] for name in ("intent", "claimed", "served", "started", "certified")]
+    assert set(steps) >= {"intent", "claim", "served", "accepted", "started", "result", "certified"}
+    times = [steps[name]["at"] for name in ("intent", "claim", "served", "started", "certified")]
     assert None not in times and times == sorted(times)
     assert steps["intent"]["by"].startswith("manager:") and steps["started"]["by"].startswith("node:")
     assert session in shared.run("audit-launch", session).out
