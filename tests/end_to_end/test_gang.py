@@ -5,9 +5,17 @@ import pytest
 from tests.end_to_end.control_plane import Plane
 
 RENDEZVOUS = """
-import os, socket
+import os, socket, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+def connected():
+    while True:
+        try:
+            return socket.create_connection(address, timeout=20)
+        except ConnectionRefusedError:  # rank 0 has begun, and may not listen yet
+            time.sleep(0.05)
+
 if rank == 0:
     server = socket.create_server(address)
     total = 0
@@ -17,19 +25,13 @@ if rank == 0:
         peer.close()
     print("sum", total)
 else:
-    with socket.create_connection(address, timeout=20) as peer:
+    with connected() as peer:
         peer.sendall(str(rank * 10).encode())
 """
 
 
 def test_ranks_find_one_another_through_the_master_address(three_nodes: Plane) -> None:
-    # Rank 0 may come up after the others: they connect once, so the barrier alone must not be all there is.
-    retrying = RENDEZVOUS.replace(
-        "    with socket.create_connection(address, timeout=20) as peer:",
-        "    import time\n    while True:\n        try:\n            peer = socket.create_connection(address, timeout=20)\n"
-        "            break\n        except ConnectionRefusedError:\n            time.sleep(0.05)\n    with peer:",
-    )
-    session = three_nodes.submit("--nodes", "3", "--time", "60s", "--", "python3", "-c", retrying)
+    session = three_nodes.submit("--nodes", "3", "--time", "60s", "--", "python3", "-c", RENDEZVOUS)
     assert three_nodes.run("wait", session).code == 0
     assert three_nodes.run("logs", session, "--rank", "0").out == "sum 30\n"
     shown = three_nodes.show(session)

@@ -185,7 +185,7 @@ def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
     daemon = Daemon(
         me, machine, settings.managers, link, dirs, ledger, trees, devices, jobs, streams.serve, clock, ids, point
     )
-    return [daemon.run(), jobs.keep_looking(), jobs.sweep(), _forget(ledger, provision, jobs, clock)]
+    return [daemon.run(), jobs.keep_looking(), jobs.sweep(), jobs.fail(), _forget(ledger, provision, jobs, clock)]
 
 
 async def _fetch(link: HttpLink, managers: Sequence[str], digest: str) -> bytes:

@@ -98,7 +98,9 @@ class Daemon:
             await self._dirs.write_run_id(run_id)
         same_boot = self._identity.boot_id == self._machine.boot_id
         self._me.run_id = run_id
-        if same_boot and self._identity.run_id not in ("", run_id):
+        if not same_boot:
+            await self._jobs.void_all()
+        elif self._identity.run_id not in ("", run_id):
             await self._prove_all_dead()
         nonces = self._identity.nonces
         if nonces == ("", ""):

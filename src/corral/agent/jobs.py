@@ -109,6 +109,8 @@ class Jobs:
         self._clock = clock
         self._point = point
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
         self._jobs: dict[str, Job] = {}
         self._launching: dict[str, asyncio.Event] = {}
         self._slots = asyncio.Semaphore(PREPARATIONS)
@@ -121,7 +123,21 @@ class Jobs:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._work_done)
+
+    def _work_done(self, task: asyncio.Task[None]) -> None:
+        """Without room nothing was said, and the manager asks again (B6). Anything else ends the agent."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, NoRoom):
+            self._failure = error
+            self._failed.set()
+
+    async def fail(self) -> None:
+        """Wait until some work in the background has failed, and raise that: the process is to end."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     def sessions(self) -> set[str]:
         """The sessions with a launch here."""
@@ -130,7 +146,7 @@ class Jobs:
     # --- orders
 
     async def apply(self, orders: Sequence[KernelOrder], asked_at: float) -> None:
-        """Carry out what is desired; each order may come any number of times. `asked_at` is when these were asked for."""
+        """Carry out what is desired; an order may come any number of times. `asked_at`: when these were asked for."""
         for order in orders:
             job = self._jobs.get(order.token)
             if job is not None:
@@ -207,26 +223,30 @@ class Jobs:
     async def _gone(self, token: str, run_id: str) -> None:
         """What to say of a launch that is not here (and never will be: a tombstone is written): what the ledger knows
         of its end; else it never began here, or, of another run directory, it was lost with that."""
-        if known := await self._ledger.facts(token):
-            for fact in known:
-                self._report(fact)
-        elif run_id == self._me.run_id:
+        known = await self._say_again(token)
+        if FactKind.EXITED in known:
+            return
+        if run_id == self._me.run_id and not known:
             self._report(KernelFact(token, FactKind.VOID, self._at()))
         else:
             await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
+
+    async def _say_again(self, token: str) -> set[FactKind]:
+        """Report what the ledger keeps of a launch: its result may be there without its end."""
+        known = await self._ledger.facts(token)
+        for fact in known:
+            self._report(fact)
+        return {fact.kind for fact in known}
 
     async def _lost(self, token: str, why: Why) -> None:
         await self._end_tree(token)
         self._report(KernelFact(token, FactKind.EXITED, self._at(), why=why))
 
     async def _missing(self, token: str, run_id: str) -> None:
-        """The manager thinks this launch was accepted here, and it is not here: fence it, then say what became of it."""
+        """The manager thinks this launch was accepted, and it is not here: fence it, then say what became of it."""
         await self._remember(token, stopped=True)
-        if known := await self._ledger.facts(token):
-            for fact in known:
-                self._report(fact)
-            return
-        await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
+        if FactKind.EXITED not in await self._say_again(token):
+            await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
 
     # --- launching
 
@@ -304,6 +324,11 @@ class Jobs:
         for token in list(self._jobs):
             await self.look(token)
 
+    async def void_all(self) -> None:
+        """After a reboot: what a run directory on disk still shows is over, and names processes that are others now."""
+        for token in await self._dirs.tokens():
+            await self._dirs.collect(token)
+
     async def keep_looking(self) -> None:
         """Look where something may have happened, for ever."""
         while True:
@@ -371,7 +396,7 @@ class Jobs:
     async def _watched(self, job: Job) -> bool:
         """Whether the shim that `started` names lives; its end will be hinted."""
         if job.watched is not None:
-            return False if not await self._dirs.is_locked(job.token) else True
+            return await self._dirs.is_locked(job.token)
         started = await self._read(job.token, jobdir.STARTED) or {}
         pid, start_time = started.get("pid"), started.get("start_time")
         if not isinstance(pid, int) or not isinstance(start_time, int):

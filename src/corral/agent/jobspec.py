@@ -18,6 +18,15 @@ class BadJobFile(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Permission:
+    """What the agent said this launch is for; a spec that says otherwise is never started."""
+
+    boot_id: str
+    run_id: str
+    node_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mount:
     src: str
     dst: str

@@ -42,7 +42,7 @@ class Unsafe(Exception):
 
 
 class NotProvided(Exception):
-    """What the launch needs cannot be had. `refused`: this node's trouble, elsewhere it may work; else the session's."""
+    """What the launch needs cannot be had. `refused`: this node's trouble, not elsewhere's; else the session's."""
 
     def __init__(self, why: Why, *, refused: bool = False) -> None:
         super().__init__(why.message)
@@ -167,7 +167,7 @@ class Birth:
 
 
 class Shims(Protocol):
-    """The zygote and the shims it forks. `changes` merges all that may have happened to a launch: a shim's datagram, its
+    """The zygote and the shims it forks. `changes` merges all that may have happened to a launch: a datagram, its
     end (pidfd), a spawn that failed. A change is a hint: the directory says what is true."""
 
     async def spawn(self, birth: Birth) -> None:

@@ -12,11 +12,24 @@ import select
 import signal
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from corral.agent import jobdir, linux, trees
 from corral.agent.birth import Birth, Inherited, give_birth, trouble_of
-from corral.agent.jobspec import BadJobFile, Go, JsonObject, LogEnd, Result, Spec, Status, Stop, Trouble, Usage
+from corral.agent.crashplan import CrashPlan
+from corral.agent.jobspec import (
+    BadJobFile,
+    Go,
+    JsonObject,
+    LogEnd,
+    Permission,
+    Result,
+    Spec,
+    Status,
+    Stop,
+    Trouble,
+    Usage,
+)
 from corral.agent.logfile import LogWriter
 from corral.agent.shim import CannotStart, drive, supervise
 
@@ -37,30 +50,6 @@ _READ_BYTES = 1 << 16
 _LAST_BYTES = 4 << 20
 _LOCK_PATIENCE_S, _LOCK_PAUSE_S = 1.0, 0.01
 _MESSAGE_LENGTH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """What the agent said this launch is for; a spec that says otherwise is never started."""
-
-    boot_id: str
-    run_id: str
-    node_epoch: int
-
-
-class CrashPlan:
-    """Dies by SIGKILL at the count-th pass of one named point: `name:count`."""
-
-    def __init__(self, plan: str | None) -> None:
-        name, _, count = (plan or "").partition(":")
-        self._name = name
-        self._left = int(count or 1)
-
-    def pass_by(self, name: str) -> None:
-        if name == self._name:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class PosixJob:

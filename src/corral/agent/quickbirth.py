@@ -111,7 +111,7 @@ def try_birth(birth: Birth) -> int | None:
     opened: list[int] = []
     try:
         return _give(birth, opened)
-    except OSError:
+    except (OSError, ValueError):
         return None
     finally:
         for fd in opened:

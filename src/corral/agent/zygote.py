@@ -35,7 +35,9 @@ from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
 from corral.agent.birth import Inherited
-from corral.agent.posixjob import BLOCKED_SIGNALS, CrashPlan, Permission, PosixJob, open_signals, run_shim
+from corral.agent.crashplan import CrashPlan
+from corral.agent.jobspec import Permission
+from corral.agent.posixjob import BLOCKED_SIGNALS, PosixJob, open_signals, run_shim
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16
