@@ -35,3 +35,10 @@ def served(database: Path) -> Iterator[Served]:
     """The application behind uvicorn, with a manager's real loops."""
     with Served(database) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def deaf(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Face]:
+    """One application for many requests that must leave no trace."""
+    with Face(Path(shutil.copy(empty_database, tmp_path_factory.mktemp("deaf") / "corral.db"))) as face:
+        yield face

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from corral import wire
 from corral.api.app import create_app
-from corral.api.policy import digest_of
+from corral.api.credentials import digest_of
 from corral.clock import SystemClock, SystemIds
 from corral.model.lifecycle import ExitClass
 from corral.model.node import DeviceInventory, Inventory
@@ -179,6 +179,7 @@ class Served:
     def __init__(self, database: Path, **options: Any) -> None:
         self._database = database
         self._options = options
+        self._closed = False
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="served")
         self.url = ""
@@ -201,7 +202,9 @@ class Served:
         self.loop = asyncio.get_running_loop()
         self.finished, self.stopping = asyncio.Event(), asyncio.Event()
         clock, ids = SystemClock(), SystemIds()
-        listening = socket.create_server(("127.0.0.1", 0))
+        # the protocol is named, or asyncio leaves Nagle's algorithm on and every answer waits 40 ms for an ACK
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         store = open_store(f"sqlite:///{self._database}", clock, ids)
         assert isinstance(store, SqliteStore)
@@ -222,7 +225,12 @@ class Served:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        store.close()
+        self.close_store()
+
+    def close_store(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.store.close()
 
     def tx(self, body: Callable[[Tx], T]) -> T:
         return asyncio.run_coroutine_threadsafe(self.store.tx("test", body), self.loop).result(WAIT_S)

@@ -109,19 +109,19 @@ NOT_YET: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("fields", "code", "word"), FIELDS, ids=[f"{i}-{code}" for i, (_, code, _) in enumerate(FIELDS)]
 )
-def test_fields_that_make_no_sense(face: Face, fields: dict[str, Any], code: str, word: str) -> None:
+def test_fields_that_make_no_sense(deaf: Face, fields: dict[str, Any], code: str, word: str) -> None:
     for path in ("/api/v1/sessions", "/api/v1/sessions:plan"):
         if code in ("no_such_blob", "bad_idempotency_key") and path.endswith("plan"):
             continue
-        response = face.request("POST", path, json=RUN | fields)
+        response = deaf.request("POST", path, json=RUN | fields)
         assert problem(response) == (422, code), response.text
         assert word in response.json()["detail"]
-    assert face.get("/api/v1/sessions")["sessions"] == []
+    assert deaf.get("/api/v1/sessions")["sessions"] == []
 
 
 @pytest.mark.parametrize(("fields", "option"), NOT_YET, ids=[option for _, option in NOT_YET])
-def test_options_that_are_not_built_yet_are_refused_by_name(face: Face, fields: dict[str, Any], option: str) -> None:
-    response = face.request("POST", "/api/v1/sessions", json=RUN | fields)
+def test_options_that_are_not_built_yet_are_refused_by_name(deaf: Face, fields: dict[str, Any], option: str) -> None:
+    response = deaf.request("POST", "/api/v1/sessions", json=RUN | fields)
     assert problem(response) == (422, "not_available")
     assert option in response.json()["detail"]
 
@@ -144,9 +144,9 @@ def test_options_that_are_not_built_yet_are_refused_by_name(face: Face, fields: 
         (b'{"command": ["\xc3"]}', "bad_json"),
     ],
 )
-def test_bodies_that_are_not_json(face: Face, body: bytes, code: str) -> None:
+def test_bodies_that_are_not_json(deaf: Face, body: bytes, code: str) -> None:
     for path in ("/api/v1/sessions", "/api/v1/sessions:batch", "/api/v1/sessions:plan"):
-        response = face.request("POST", path, content=body)
+        response = deaf.request("POST", path, content=body)
         status, got = problem(response)
         assert status == 422
         assert got == code or (path.endswith("batch") and got == "bad_request"), response.text
@@ -203,24 +203,24 @@ def test_a_body_larger_than_agreed_is_refused_before_it_is_read(database: Any) -
         ("/api/v1/sessions/last/nope", 404, "no_such_route"),
     ],
 )
-def test_paths_and_queries_that_make_no_sense(face: Face, path: str, status: int, code: str) -> None:
-    assert problem(face.request("GET", path)) == (status, code)
+def test_paths_and_queries_that_make_no_sense(deaf: Face, path: str, status: int, code: str) -> None:
+    assert problem(deaf.request("GET", path)) == (status, code)
 
 
-def test_a_method_that_a_path_does_not_have(face: Face) -> None:
-    response = face.request("DELETE", "/api/v1/sessions")
+def test_a_method_that_a_path_does_not_have(deaf: Face) -> None:
+    response = deaf.request("DELETE", "/api/v1/sessions")
     assert problem(response) == (405, "method_not_allowed")
     assert response.headers["allow"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7700", "localhost.evil.example", "", "a b"])
-def test_a_foreign_host_is_turned_away(face: Face, host: str) -> None:
-    assert problem(face.request("GET", "/api/v1/sessions", headers={"Host": host})) == (421, "bad_host")
+def test_a_foreign_host_is_turned_away(deaf: Face, host: str) -> None:
+    assert problem(deaf.request("GET", "/api/v1/sessions", headers={"Host": host})) == (421, "bad_host")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:7700", "[::1]:7700", "10.1.2.3"])
-def test_addresses_and_own_names_are_answered(face: Face, host: str) -> None:
-    assert face.request("GET", "/api/v1/sessions", headers={"Host": host}).status_code == 200
+def test_addresses_and_own_names_are_answered(deaf: Face, host: str) -> None:
+    assert deaf.request("GET", "/api/v1/sessions", headers={"Host": host}).status_code == 200
 
 
 def test_a_body_that_announces_nonsense_as_its_length_is_no_fault_of_ours(face: Face) -> None:

@@ -1,6 +1,7 @@
 """Events: in commit order, resumable from any number, alive while nothing happens."""
 
 import httpx
+import pytest
 
 from corral.api import sse
 from tests.api.face import Face, Served, bearer, events_of, good, problem
@@ -70,6 +71,18 @@ def test_a_quiet_stream_is_kept_alive(served: Served, monkeypatch) -> None:
     with served.client.stream("GET", "/api/v1/events") as response:
         lines = response.iter_lines()
         assert [line for line in (next(lines) for _ in range(8)) if line] == [": alive"] * 4
+
+
+def test_a_stream_that_cannot_go_on_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_S", 0.05)
+    served.submit(hold=True)
+    with served.client.stream("GET", "/api/v1/events") as response:
+        events = events_of(response.iter_lines())
+        assert next(events)[1] == "submitted"
+        served.loop.call_soon_threadsafe(served.close_store)
+        number, name, data = next(events)
+        assert (number, name, bool(data["code"])) == (None, "unavailable", True)
+        assert list(events) == []
 
 
 def test_streams_end_when_the_manager_stops(served: Served) -> None:

@@ -50,7 +50,7 @@ def test_a_session_has_every_field_that_was_promised(served: Served) -> None:
         assert session[name].endswith("Z")
     assert session["submitted_at"] <= session["started_at"] <= session["ended_at"]
     (kernel,) = session["kernels"]
-    assert set(kernel) == PROMISED_OF_KERNELS
+    assert set(kernel) >= PROMISED_OF_KERNELS
     assert (kernel["rank"], kernel["node"], kernel["phase"], kernel["exit_code"]) == (0, "n1", "ended", 0)
     assert kernel["devices"] in (["SIM-n1-0"], ["SIM-n1-1"])
     assert kernel["token"].split("-")[1:] == [id_, "1", "0"]

@@ -14,6 +14,7 @@ from corral import __version__
 from corral.api import openapi, problems
 from corral.api.bodies import JSON_LIMIT_BYTES, UPLOAD_LIMIT_BYTES, Gate
 from corral.api.context import Context
+from corral.api.credentials import Credentials
 from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
 from corral.api.relay import DIAL_WAIT_S, Relay
 from corral.api.routes import blobs, cluster, events, health, logs, sessions, stories, verbs
@@ -47,10 +48,11 @@ def create_app(
     app = FastAPI(
         title="Corral", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, openapi_url=None
     )
+    relay = Relay(measured, ids, url, dial_wait_s)
+    credentials = Credentials(measured, clock)
     app.state.context = Context(
-        store=measured, clock=clock, ids=ids, url=url, by=by, metrics=metrics, relay=Relay(measured, ids, url, dial_wait_s),
-        stopping=stopping or asyncio.Event(), loops=health_of,
-    )  # fmt: skip
+        measured, clock, ids, url, by, metrics, relay, credentials, stopping or asyncio.Event(), health_of
+    )
     app.router.route_class = PolicyRoute
     problems.install(app)
     for router in (_described(app), *_routers()):

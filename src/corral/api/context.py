@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from corral.api.credentials import Credentials
 from corral.api.relay import Relay
 from corral.observe import Metrics
 from corral.ports import Clock, Ids, Store
@@ -27,6 +28,7 @@ class Context:
     by: str
     metrics: Metrics
     relay: Relay
+    credentials: Credentials
     stopping: asyncio.Event
     loops: Callable[[], Sequence[LoopHealth]]
 

@@ -30,8 +30,8 @@ def json_of(type_: type, *statuses: int) -> Responses:
     return {status: {"description": "as asked", "content": content} for status in statuses or (200,)} | problems()
 
 
-def bytes_of(media_type: str) -> Responses:
-    content: dict[str, Any] = {media_type: {}}
+def bytes_of(*media_types: str) -> Responses:
+    content: dict[str, Any] = {media_type: {} for media_type in media_types}
     return {200: {"description": "as asked", "content": content}, **problems()}
 
 

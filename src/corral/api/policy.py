@@ -5,7 +5,6 @@ A bearer token is known by its digest alone. What is not the caller's own does n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,19 +80,13 @@ async def admit(connection: HTTPConnection, policy: Policy) -> Caller | None:
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Denied("no_credential", "this needs a token; send it as 'Authorization: Bearer …'")
-    digest = digest_of(token.strip())
-    found = await context_of(connection).store.read("credential", lambda reads: reads.credential(digest))
+    found = await context_of(connection).credentials.of(token.strip())
     if found is None:
         raise Denied("bad_credential", "this token is not known here")
-    caller = Caller(*found)
+    caller = Caller(found.name, found.kind)
     if caller.kind not in KINDS[policy]:
         raise Forbidden("not_allowed", f"{caller.name} may not do this; it is for credentials of kind {policy}")
     return caller
-
-
-def digest_of(token: str) -> str:
-    """What is stored of a bearer token."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class PolicyRoute(APIRoute):

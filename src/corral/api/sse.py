@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from fastapi.responses import StreamingResponse
 
+from corral.model.faults import Fault
+
 HEARTBEAT_S = 15.0
 HEARTBEAT = b": alive\n\n"
 MEDIA_TYPE = "text/event-stream"
@@ -16,6 +18,11 @@ MEDIA_TYPE = "text/event-stream"
 def event(name: str, data: Any, id_: object | None = None) -> bytes:
     head = f"event: {name}\n" if id_ is None else f"id: {id_}\nevent: {name}\n"
     return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def unavailable(fault: Fault) -> bytes:
+    """The last word of a stream that cannot go on just now; its reader resumes from the last id."""
+    return event("unavailable", {"code": fault.code, "message": fault.message})
 
 
 def respond(stream: AsyncIterator[bytes]) -> StreamingResponse:

@@ -15,6 +15,7 @@ from corral.api.openapi import bytes_of, json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import EventView, event_view
 from corral.api.waiting import hinted
+from corral.model.faults import Fault
 from corral.ports import EVENTS, EventRow, Reads
 
 router = routes("events")
@@ -74,6 +75,8 @@ async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> As
                 return
             if not await hinted(watch, sse.HEARTBEAT_S, here.stopping):
                 yield sse.HEARTBEAT
+    except Fault as fault:
+        yield sse.unavailable(fault)
     finally:
         watch.close()
 

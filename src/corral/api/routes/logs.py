@@ -16,7 +16,7 @@ from corral.api import sse
 from corral.api.context import Context, Here
 from corral.api.lookup import find
 from corral.api.openapi import bytes_of
-from corral.api.policy import Asking, Policy, allow, routes
+from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.relay import Asked, Piece
 from corral.api.waiting import hinted
 from corral.model.faults import Fault, NotFound, Refused, Unavailable
@@ -29,7 +29,7 @@ router = routes("sessions")
 Stream = Literal["stdout", "stderr"]
 
 
-@router.get("/api/v1/sessions/{session_id}/logs", responses=bytes_of("text/plain") | bytes_of(sse.MEDIA_TYPE))
+@router.get("/api/v1/sessions/{session_id}/logs", responses=bytes_of("text/plain", sse.MEDIA_TYPE))
 @allow(Policy.USER)
 async def logs(
     here: Here,
@@ -48,7 +48,7 @@ async def logs(
     number = session.attempt if attempt is None else attempt
     if follow or sse.MEDIA_TYPE in accept:
         start = sse.resume_point(last_event_id, offset)
-        pieces = _followed(here, session.id, number, rank, stream, start)
+        pieces = _followed(here, asking, session.id, number, rank, stream, start)
         first = await anext(pieces, None)
         return sse.respond(_events(number, first, pieces))
     kernel = await here.store.read("kernel", lambda reads: _newest_begun(reads, session, attempt, rank))
@@ -98,13 +98,15 @@ def _reachable(reads: Reads, kernel: Kernel) -> Kernel:
 
 
 async def _followed(
-    here: Context, id_: str, attempt: int, rank: int, stream: Stream, offset: int
+    here: Context, asking: Caller, id_: str, attempt: int, rank: int, stream: Stream, offset: int
 ) -> AsyncGenerator[Piece | None, None]:
     """Wait until the kernel has begun (None now and then meanwhile), then its pieces to the end of the attempt."""
     watch = here.store.wakeups.watch(session_channel(id_))
     try:
         while not here.stopping.is_set():
-            kernel, over = await here.store.read("kernel", lambda reads: _to_follow(reads, id_, attempt, rank))
+            kernel, over = await here.store.read(
+                "kernel", lambda reads: _to_follow(reads, find(reads, asking, id_), attempt, rank)
+            )
             if kernel is not None:
                 break
             if over:
@@ -119,9 +121,8 @@ async def _followed(
         yield piece
 
 
-def _to_follow(reads: Reads, id_: str, attempt: int, rank: int) -> tuple[Kernel | None, bool]:
+def _to_follow(reads: Reads, session: Session, attempt: int, rank: int) -> tuple[Kernel | None, bool]:
     """The kernel once it was accepted, and whether none will come any more."""
-    session = reads.sessions([id_])[id_]
     over = session.attempt > attempt or session.phase is Phase.ENDED
     try:
         kernel = _newest_begun(reads, session, attempt, rank)
@@ -148,7 +149,7 @@ async def _events(attempt: int, first: Piece | None, rest: AsyncGenerator[Piece 
             start, held = start + whole, data[whole:]
         yield sse.event("end", {"attempt": attempt, "next": start}, start)
     except Fault as fault:
-        yield sse.event("unavailable", {"code": fault.code, "message": fault.message})
+        yield sse.unavailable(fault)
 
 
 async def _again(first: Piece | None, rest: AsyncGenerator[Piece | None, None]) -> AsyncGenerator[Piece | None, None]:

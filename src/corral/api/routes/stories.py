@@ -12,7 +12,7 @@ from corral.api.context import Here
 from corral.api.explaining import ExplainView, explain_view
 from corral.api.lookup import find
 from corral.api.openapi import json_of, respond
-from corral.api.policy import Asking, Policy, allow, routes
+from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import (
     EventView,
     LaunchView,
@@ -97,12 +97,7 @@ async def list_sessions(
 @allow(Policy.USER)
 async def show(here: Here, asking: Asking, session_id: str) -> Response:
     """One session, as it is now."""
-
-    def look(reads: Reads) -> SessionView:
-        session = find(reads, asking, session_id)
-        return session_view(session, rows_of(reads, [session]), reads.position(session))
-
-    return respond(await here.store.read("show", look))
+    return respond(await here.store.read("show", lambda reads: _view(reads, asking, session_id)))
 
 
 @router.get("/api/v1/sessions/{session_id}/spec", responses=json_of(dict))
@@ -123,7 +118,7 @@ async def wait(
     watch = here.store.wakeups.watch(session_channel(session.id))
     try:
         while True:
-            view = await here.store.read("show", lambda reads: _view(reads, session.id))
+            view = await here.store.read("show", lambda reads: _view(reads, asking, session.id))
             left_s = deadline - here.clock.mono()
             if view.phase == Phase.ENDED or left_s <= 0 or here.stopping.is_set():
                 return respond(view)
@@ -132,8 +127,8 @@ async def wait(
         watch.close()
 
 
-def _view(reads: Reads, id_: str) -> SessionView:
-    session = reads.sessions([id_])[id_]
+def _view(reads: Reads, asking: Caller, session_id: str) -> SessionView:
+    session = find(reads, asking, session_id)
     return session_view(session, rows_of(reads, [session]), reads.position(session))
 
 
