@@ -109,8 +109,7 @@ class Daemon:
             self._identity, name=self._me.name, boot_id=self._machine.boot_id, run_id=run_id, nonces=nonces
         )
         await self._ledger.commit(Entries(identity=self._identity), sync=True)
-        for fact in await self._ledger.unacknowledged():
-            self._jobs.outbox[fact.token, fact.kind] = fact
+        await self._jobs.outbox.restore()
         await self._jobs.adopt()
 
     async def _prove_all_dead(self) -> None:
@@ -132,7 +131,7 @@ class Daemon:
         """Until some manager takes us."""
         while True:
             self._point("agent.before_register")
-            facts = await self._jobs.facts()
+            facts = await self._jobs.outbox.facts()
             message = await self._registration(facts)
             try:
                 answer = wire.decode(await self._post("register", message, ANSWER_S), wire.Registered)
@@ -142,7 +141,7 @@ class Daemon:
             self._me.epoch = answer.epoch
             self._have_version = 0
             await self._advance_nonces()
-            await self._jobs.acknowledge(facts)
+            await self._acknowledged(facts)
             return
 
     async def _registration(self, facts: list[KernelFact]) -> wire.Registration:
@@ -173,8 +172,8 @@ class Daemon:
 
     async def _exchange(self) -> bool:
         """One request and its answer, applied; False when we have to register again."""
-        self._jobs.news.clear()
-        facts = (await self._jobs.facts())[:MAX_FACTS]
+        self._jobs.outbox.news.clear()
+        facts = (await self._jobs.outbox.facts())[:MAX_FACTS]
         foreign = sorted(self._jobs.foreign)
         message = wire.Exchange(
             node=self._me.name,
@@ -203,7 +202,7 @@ class Daemon:
         if desired.stale:
             return False
         await self._advance_nonces(desired.version)
-        await self._jobs.acknowledge(facts)
+        await self._acknowledged(facts)
         await self._apply(desired, asked_at)
         return True
 
@@ -219,7 +218,7 @@ class Daemon:
         post = asyncio.ensure_future(self._post("exchange", message, message.wait_s + ANSWER_S))
         if message.facts:
             return await post
-        news = asyncio.ensure_future(self._jobs.news.wait())
+        news = asyncio.ensure_future(self._jobs.outbox.news.wait())
         try:
             await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
             if not post.done():
@@ -238,6 +237,10 @@ class Daemon:
         nonces = (self._identity.nonces[1], self._ids.nonce())
         self._identity = replace(self._identity, nonces=nonces, held_version=held)
         await self._ledger.commit(Entries(identity=self._identity), sync=False)
+
+    async def _acknowledged(self, facts: list[KernelFact]) -> None:
+        await self._jobs.outbox.acknowledge(facts)
+        await self._jobs.collect(facts)
 
     async def _pause(self) -> None:
         """Try the next manager, after a growing wait; the jobs go on meanwhile."""

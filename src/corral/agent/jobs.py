@@ -7,13 +7,14 @@ method. Never speaks to a manager: `daemon` brings the orders and takes the fact
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from corral.agent import jobdir
 from corral.agent.environment import Layout, spec_for
 from corral.agent.jobspec import JsonObject
+from corral.agent.outbox import Outbox, result_of
 from corral.agent.ports import (
     Birth,
     Devices,
@@ -28,8 +29,7 @@ from corral.agent.ports import (
     Shims,
     Trees,
 )
-from corral.model.lifecycle import ExitClass
-from corral.model.session import FactKind, KernelFact, Result, Why, parse_token
+from corral.model.session import FactKind, KernelFact, Why, parse_token
 from corral.ports import Clock, CrashPoint
 from corral.wire import KernelOrder, Launch
 
@@ -40,7 +40,7 @@ LOOKS = 64
 KILL_PAUSE_S = 0.05
 LAST_KILL_PAUSE_S = 2.0
 PERMISSION_EXPIRED = Why("permission_expired", "the order to start it was too old by the time it could be started")
-DURABLE = (FactKind.RESULT, FactKind.EXITED)
+ENDS = (FactKind.EXITED, FactKind.VOID, FactKind.REFUSED, FactKind.FAILED)
 
 CRASH_POINTS = (
     "agent.before_seen",
@@ -51,8 +51,6 @@ CRASH_POINTS = (
     "agent.after_void",
     "agent.before_stop",
     "agent.after_stop",
-    "agent.before_durable",
-    "agent.after_durable",
     "agent.before_lost",
     "agent.before_collect",
 )
@@ -81,7 +79,7 @@ class Job:
 
 
 class Jobs:
-    """All launches of one node. `news` is set when the outbox has something to say."""
+    """All launches of one node."""
 
     def __init__(
         self,
@@ -115,10 +113,8 @@ class Jobs:
         self._launching: dict[str, asyncio.Event] = {}
         self._slots = asyncio.Semaphore(PREPARATIONS)
         self._judging: set[str] = set()
-        self._undurable: dict[tuple[str, FactKind], KernelFact] = {}
-        self.outbox: dict[tuple[str, FactKind], KernelFact] = {}
+        self.outbox = Outbox(ledger, machine.boot_id, point)
         self.foreign: set[str] = set()
-        self.news = asyncio.Event()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -227,7 +223,7 @@ class Jobs:
         if FactKind.EXITED in known:
             return
         if run_id == self._me.run_id and not known:
-            self._report(KernelFact(token, FactKind.VOID, self._at()))
+            self.outbox.add(KernelFact(token, FactKind.VOID, self._at()))
         else:
             await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
 
@@ -235,12 +231,12 @@ class Jobs:
         """Report what the ledger keeps of a launch: its result may be there without its end."""
         known = await self._ledger.facts(token)
         for fact in known:
-            self._report(fact)
+            self.outbox.add(fact)
         return {fact.kind for fact in known}
 
     async def _lost(self, token: str, why: Why) -> None:
         await self._end_tree(token)
-        self._report(KernelFact(token, FactKind.EXITED, self._at(), why=why))
+        self.outbox.add(KernelFact(token, FactKind.EXITED, self._at(), why=why))
 
     async def _missing(self, token: str, run_id: str) -> None:
         """The manager thinks this launch was accepted, and it is not here: fence it, then say what became of it."""
@@ -258,7 +254,7 @@ class Jobs:
             if why is not None:
                 kind, reason = why
                 await self._remember(token, stopped=True)
-                self._report(KernelFact(token, kind, self._at(), why=reason))
+                self.outbox.add(KernelFact(token, kind, self._at(), why=reason))
         finally:
             self._launching.pop(token, None)
             done.set()
@@ -459,68 +455,11 @@ class Jobs:
     def _report_once(self, job: Job, fact: KernelFact) -> None:
         if fact.kind not in job.reported:
             job.reported.add(fact.kind)
-            self._report(fact)
+            self.outbox.add(fact)
 
-    def _report(self, fact: KernelFact) -> None:
-        waiting = self._undurable if fact.kind in DURABLE else self.outbox
-        waiting.setdefault((fact.token, fact.kind), fact)
-        self.news.set()
-
-    async def facts(self) -> list[KernelFact]:
-        """What is to be sent now: results and ends are made durable first, all in one commit."""
-        fresh = list(self._undurable.values())
-        if fresh:
-            self._point("agent.before_durable")
-            ended = [
-                Seen(parse_token(fact.token), self._machine.boot_id, ended=True, at=fact.at)
-                for fact in fresh
-                if fact.kind is FactKind.EXITED
-            ]
-            await self._ledger.commit(Entries(facts=fresh, seen=ended), sync=True)
-            self._point("agent.after_durable")
-            for fact in fresh:
-                self._undurable.pop((fact.token, fact.kind), None)
-                self.outbox.setdefault((fact.token, fact.kind), fact)
-        return sorted(self.outbox.values(), key=lambda fact: _ORDER[fact.kind])
-
-    async def acknowledge(self, facts: Iterable[KernelFact]) -> None:
-        """A manager has these for good: forget them, and collect what has ended."""
-        durable: list[tuple[str, str]] = []
+    async def collect(self, facts: Iterable[KernelFact]) -> None:
+        """A manager has acknowledged these: the directories of launches that have ended go."""
         for fact in facts:
-            self.outbox.pop((fact.token, fact.kind), None)
-            if fact.kind in DURABLE:
-                durable.append((fact.token, fact.kind.value))
-        if durable:
-            await self._ledger.commit(Entries(acknowledged=durable), sync=False)
-        for fact in facts:
-            if fact.kind in (FactKind.EXITED, FactKind.VOID, FactKind.REFUSED, FactKind.FAILED):
-                await self._collect(fact.token)
-
-    async def _collect(self, token: str) -> None:
-        if self._jobs.pop(token, None) is not None:
-            self._point("agent.before_collect")
-            await self._dirs.collect(token)
-
-
-_ORDER = {kind: place for place, kind in enumerate(FactKind)}
-
-
-def result_of(said: Mapping[str, object]) -> Result:
-    """The manager's words for what result.json says."""
-    code, signal = said.get("exit_code"), said.get("signal")
-    if said.get("timed_out"):
-        class_ = ExitClass.TIMEOUT
-    elif said.get("oom_killed"):
-        class_ = ExitClass.OOM
-    elif said.get("stopped"):
-        class_ = ExitClass.CANCELLED
-    elif said.get("not_started"):
-        class_ = ExitClass.INFRA
-    else:
-        class_ = ExitClass.OK if code == 0 else ExitClass.USER
-    return Result(
-        code if isinstance(code, int) else None,
-        signal if isinstance(signal, int) else None,
-        class_,
-        not said.get("not_started"),
-    )
+            if fact.kind in ENDS and self._jobs.pop(fact.token, None) is not None:
+                self._point("agent.before_collect")
+                await self._dirs.collect(fact.token)
