@@ -244,7 +244,7 @@ def run_agent(node: SimNode, process: SimProcess) -> None:
         process,
         process.point,
     )
-    for part in (daemon.run(), jobs.keep_looking(), jobs.sweep()):
+    for part in (daemon.run(), jobs.keep_looking(), jobs.sweep(), jobs.fail()):
         process.spawn(_keep(process, part), name=part.__qualname__)
 
 

@@ -163,7 +163,10 @@ class SimJob:
         return current_s if raw is None else raw.get("time_limit_s", current_s)
 
     async def _read(self, name: str) -> JsonObject | None:
-        return await sim_jobdir.read_object(self.files, self.folder, name)
+        try:
+            return await sim_jobdir.read_object(self.files, self.folder, name)
+        except jobdir.Unreadable:
+            return {}
 
     # --- the command
 
