@@ -24,7 +24,10 @@ EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, sh
 
 class Connection(Protocol):
     """What a transaction body runs on. `each` and `many` run one statement for many parameter sets, in one round trip
-    where the driver can, and answer the row count of each and of all together."""
+    where the driver can, and answer the row count of each and of all together. `alone` says that no other
+    transaction can change anything while this one runs, so that what it has read stays true."""
+
+    alone: bool
 
     def now(self) -> float: ...
     def rows(self, statement: str, **parameters: Any) -> list[Any]: ...
@@ -36,6 +39,8 @@ class Connection(Protocol):
 
 class SqliteConnection:
     """SQLite through the standard driver. `clock` is the database's clock: its host's, or the simulator's."""
+
+    alone = True
 
     def __init__(self, raw: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self.raw = raw
@@ -68,6 +73,8 @@ class SqliteConnection:
 
 class PostgresConnection:
     """PostgreSQL through psycopg 3, READ COMMITTED; many-row writes go as one pipeline."""
+
+    alone = False
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw

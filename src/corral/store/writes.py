@@ -7,6 +7,7 @@ the locks were taken raises `Conflict`, which rolls the whole transaction back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from corral.model.session import Kernel, Session
@@ -17,8 +18,8 @@ from corral.store.reads import SqlReads
 
 
 class Writes(SqlReads):
-    """A transaction that somebody else begins and commits. Rows of sessions it has locked are read once, since nobody
-    else can change them, and again only after it wrote them itself."""
+    """A transaction that somebody else begins and commits. Rows of sessions that nobody else can change (it has locked
+    them, or it is alone) are read once, and again only after it wrote them itself."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -44,7 +45,7 @@ class Writes(SqlReads):
         wanted = set(ids)
         held = self._held_sessions
         found = super().sessions(wanted - held.keys()) if wanted - held.keys() else {}
-        held.update((id_, session) for id_, session in found.items() if id_ in self._locked)
+        held.update((id_, found[id_]) for id_ in self._still(found.keys()))
         found.update((id_, held[id_]) for id_ in wanted & held.keys())
         return dict(sorted(found.items(), key=_by_ordinal))
 
@@ -52,9 +53,13 @@ class Writes(SqlReads):
         wanted = set(ids)
         held = self._held_kernels
         found = super().kernels(wanted - held.keys()) if wanted - held.keys() else {}
-        held.update((id_, found.get(id_, [])) for id_ in wanted & self._locked - held.keys())
+        held.update((id_, found.get(id_, [])) for id_ in self._still(wanted) - held.keys())
         found.update((id_, held[id_]) for id_ in wanted & held.keys() if held[id_])
         return dict(sorted(found.items()))
+
+    def _still(self, ids: AbstractSet[str]) -> AbstractSet[str]:
+        """Those whose rows nobody else can change until this transaction ends."""
+        return ids if self._connection.alone else ids & self._locked
 
     def _forget(self, ids: Iterable[str]) -> None:
         """These sessions' rows, or their kernels', were written: what is known of them is old."""
