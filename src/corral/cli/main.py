@@ -51,7 +51,8 @@ def _code_of(arguments: list[str]) -> int:
             return exits.USAGE
         return app(args=arguments, prog_name="corral", standalone_mode=False) or 0
     except TyperException as error:
-        tell(Invalid("usage", f"{one_line(error.format_message())} Try `corral --help`."), as_json=as_json)
+        message = one_line(error.format_message()).rstrip(". ")
+        tell(Invalid("usage", f"{message}; see `{_command_of(error)} --help`"), as_json=as_json)
         return exits.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
@@ -63,6 +64,11 @@ def _code_of(arguments: list[str]) -> int:
     except (OSError, RecursionError, MemoryError, UnicodeError) as error:
         tell(Fault("local_error", one_line(f"{type(error).__name__}: {error}")), as_json=as_json)
         return exits.ERROR
+
+
+def _command_of(error: TyperException) -> str:
+    """The command that was being read when it went wrong."""
+    return str(getattr(getattr(error, "ctx", None), "command_path", "corral"))
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -19,14 +19,13 @@ AS_GIVEN = (
     "env_compat", "interactive", "service", "ready_http", "idle_timeout", "max_lifetime", "right_size",
     "idempotency_key",
 )  # fmt: skip
+EITHER_WAY = ("requeue", "preemptible")
 NEVER_COPIED = ("CORRAL_",)  # what Corral itself tells a process; the caller's own token is among them
 
 
 def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the options give, the environment included; files are not read here but for `--env-file`."""
-    fields = {name: values[name] for name in AS_GIVEN if values[name] not in (None, False, [], ())}
-    if values["requeue"] is False or values["preemptible"] is False:
-        fields |= {name: False for name in ("requeue", "preemptible") if values[name] is False}
+    fields = {name: values[name] for name in AS_GIVEN if _given(name, values[name])}
     if values["label"]:
         fields["labels"] = pairs("label", values["label"])
     if values["on"]:
@@ -38,6 +37,11 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if environment := _environment(values):
         fields["env"] = environment
     return fields
+
+
+def _given(name: str, value: Any) -> bool:
+    """A number may be 0, and what can be said either way may be said no; a switch that is off says nothing."""
+    return value is not None and value != [] and (value is not False or name in EITHER_WAY)
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -39,6 +39,8 @@ def _documents(name: str, text: str) -> list[Any]:
     if text.lstrip()[:1] in ("{", "["):  # JSON, or YAML that looks like it
         try:
             return [json.loads(text)]
+        except RecursionError:
+            raise Invalid("bad_yaml", f"-f {name}: nested too deeply", subject="-f") from None
         except ValueError:
             pass
     import yaml

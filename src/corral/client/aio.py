@@ -94,6 +94,10 @@ class AsyncClient:
         """One session, by id, an unambiguous beginning of it, or `last`."""
         return await self._ask(calls.show(session))
 
+    async def spec(self, session: str) -> dict[str, Any]:
+        """What was asked for, in full and as it is stored."""
+        return await self._ask(calls.story(session, "spec"))
+
     async def sessions(self, **filters: object) -> shapes.SessionPage:
         """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
         return page_of(await self._ask(calls.list_sessions(filters)))

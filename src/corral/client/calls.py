@@ -75,7 +75,7 @@ def wait(session: str, timeout_s: float) -> Call:
 
 
 def story(session: str, what: str) -> Call:
-    """history, attempts, launches or explain."""
+    """spec, history, attempts, launches or explain."""
     return get(f"{_of(session)}/{what}")
 
 

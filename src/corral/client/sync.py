@@ -92,6 +92,10 @@ class Client:
         """One session, by id, an unambiguous beginning of it, or `last`."""
         return self._ask(calls.show(session))
 
+    def spec(self, session: str) -> dict[str, Any]:
+        """What was asked for, in full and as it is stored."""
+        return self._ask(calls.story(session, "spec"))
+
     def sessions(self, **filters: object) -> shapes.SessionPage:
         """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
         return page_of(self._ask(calls.list_sessions(filters)))

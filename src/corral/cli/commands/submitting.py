@@ -30,7 +30,7 @@ class SubmitCommand(TyperCommand):
     """Options end at the first word. Without `--` before it that word is a script, whose own lines are options too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        self.allow_interspersed_args = False
+        ctx.allow_interspersed_args = False
         words = self._words(ctx, args)
         dashed = len(words) < len(args) and args[len(args) - len(words) - 1] == "--"
         if words and not dashed and not ctx.resilient_parsing:

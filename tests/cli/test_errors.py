@@ -1,0 +1,186 @@
+"""Whatever is wrong: one line, the right exit code, never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Corral
+
+BAD = [
+    # usage
+    ([], 2), (["frobnicate"], 2), (["submit"], 2), (["submit", "--"], 2), (["run"], 2),
+    (["submit", "--nodes", "x", "--", "true"], 2),
+    (["submit", "--nodes"], 2),
+    (["submit", "--frob", "--", "true"], 2),
+    (["submit", "--outcome-rule", "maybe", "--", "true"], 2),
+    (["submit", "--on-node-loss", "panic", "--", "true"], 2),
+    (["submit", "--env", "=x", "--", "true"], 2),
+    (["submit", "--env", "NOT_SET_ANYWHERE", "--", "true"], 2),
+    (["submit", "--env", "1A=x", "--", "true"], 2),
+    (["submit", "--env", "CORRAL_RANK=1", "--", "true"], 2),
+    (["submit", "--label", "x", "--", "true"], 2),
+    (["submit", "--on", "x", "--", "true"], 2),
+    (["submit", "--port", "web", "--", "true"], 2),
+    (["submit", "--mount", "x", "--", "true"], 2),
+    (["submit", "--memory", "lots", "--", "true"], 2),
+    (["submit", "--memory", "99999999999999999999TB", "--", "true"], 2),
+    (["submit", "--cpus", "-1", "--", "true"], 2),
+    (["submit", "--gpus", "1.5", "--", "true"], 2),
+    (["submit", "--gpus", "2:A100", "--", "true"], 2),
+    (["submit", "--time", "soon", "--", "true"], 2),
+    (["submit", "--time", "0", "--", "true"], 2),
+    (["submit", "--signal", "FOO@3", "--time", "1h", "--", "true"], 2),
+    (["submit", "--signal", "USR1@3", "--", "true"], 2),
+    (["submit", "--nodes", "0", "--", "true"], 2),
+    (["submit", "--retries", "-1", "--", "true"], 2),
+    (["submit", "--priority", "99999999999", "--", "true"], 2),
+    (["submit", "--name", "a b", "--", "true"], 2),
+    (["submit", "--name", "x" * 500, "--", "true"], 2),
+    (["submit", "--node", "node-1", "--not-node", "node-1", "--", "true"], 2),
+    (["submit", "--workdir", "relative", "--", "true"], 2),
+    (["submit", "--env-file", "/nowhere", "--", "true"], 2),
+    (["submit", "--bootstrap", "/nowhere", "--", "true"], 2),
+    (["submit", "--upload", "/nowhere", "--", "true"], 2),
+    (["submit", "-f", "/nowhere"], 2),
+    (["submit", "/nowhere/script.sh"], 2),
+    (["submit", "true"], 2),
+    (["submit", "--", ""], 2),
+    (["submit", "--idempotency-key", "x" * 300, "--", "true"], 2),
+    # not in this release: said by the control plane, never ignored
+    *[(["submit", *option, "--", "true"], 2) for option in (
+        ["--image", "x"], ["--runtime", "container"], ["--array", "0-3"], ["--after", "abc"], ["--begin", "18:00"],
+        ["--profile", "p"], ["-it"], ["--service"], ["--ready-http", "80/"], ["--idle-timeout", "1h"],
+        ["--max-lifetime", "1h"], ["--right-size"], ["--env-compat", "slurm"], ["--preemptible"],
+        ["--on-node-loss", "requeue"],
+    )],
+    (["wait", "last", "--timeout", "-1"], 2), (["wait"], 2), (["show"], 2), (["update", "last"], 2),
+    (["ps", "--phase", "dreaming"], 2), (["ps", "-o", "xml"], 2), (["ps", "--label", "x"], 2), (["ps", "-n", "-1"], 2),
+    (["logs", "last", "--rank", "-1"], 2), (["node"], 2), (["db"], 2), (["db", "upgrade"], 2),
+    (["up", "--nodes", "0"], 2), (["up", "--listen", "nowhere"], 2), (["up", "--simulate-gpus", "many"], 2),
+    (["up", "--cpus", "x"], 2), (["up", "--memory", "x"], 2), (["up", "--label", "x"], 2),
+    (["manager"], 2), (["manager", "--database", "mysql://x"], 2), (["db", "upgrade", "--database", "x"], 2),
+    # not there
+    *[([verb, "zzzzzzzzzz"], 3) for verb in (
+        "show", "wait", "cancel", "hold", "release", "requeue", "explain", "history", "audit-launch", "logs",
+    )],
+    (["update", "zzzzzzzzzz", "--priority", "1"], 3),
+    (["show", ""], 3), (["show", ".."], 3), (["show", "a/b"], 3), (["show", "ünïcode"], 3), (["show", "zz"], 3),
+    (["node", "show", "node-77"], 3), (["node", "confirm-dead", "node-77"], 3),
+    (["submit", "--group", "nowhere", "--", "true"], 3),
+    # refused
+    (["submit", "--cpus", "5000", "--", "true"], 4),
+    (["submit", "--gpus", "H100:1", "--", "true"], 4),
+    (["submit", "--memory", "900TB", "--", "true"], 4),
+    (["submit", "--nodes", "9", "--", "true"], 4),
+    (["submit", "--node", "node-77", "--", "true"], 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), BAD, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else ""
+)
+def test_bad_input_is_one_line(corral: Corral, words: list[str], code: int) -> None:
+    done = corral(*words)
+    assert done.code == code, done.err
+    if words:
+        assert done.error.startswith("corral: ")
+        assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "name"),
+    [
+        (["show", "zzzzzzzzzz", "-o", "json"], 3, "no_such_session"),
+        (["submit", "-o", "json", "--image", "x", "--", "true"], 2, "not_available"),
+        (["submit", "-ojson", "--nodes", "x", "--", "true"], 2, "usage"),
+        (["ps", "--output=json", "--frob"], 2, "usage"),
+        (["submit", "-o", "json", "nowhere.sh"], 2, "no_script"),
+    ],
+)
+def test_an_error_as_json_is_the_problem_document(corral: Corral, words: list[str], code: int, name: str) -> None:
+    done = corral(*words)
+    document = json.loads(done.error)
+    assert (done.code, document["code"]) == (code, name)
+    assert document["detail"]
+
+
+def test_asking_json_of_the_command_itself_is_not_asking_us(corral: Corral) -> None:
+    done = corral("submit", "--gpus", "H100:1", "--", "x", "-o", "json")
+    assert done.error.startswith("corral: ")
+
+
+def test_nobody_there_is_5(corral: Corral) -> None:
+    for words in (["ps"], ["submit", "--", "true"], ["run", "--", "true"], ["wait", "last"], ["logs", "-f", "last"]):
+        done = corral(*words, "--url", "http://127.0.0.1:1") if "--" not in words else None
+        if done is None:
+            done = corral(words[0], "--url", "http://127.0.0.1:1", *words[1:])
+        assert done.code == 5
+        assert "http://127.0.0.1:1" in done.error
+
+
+def test_a_wrong_token_is_not_allowed(corral: Corral) -> None:
+    done = corral("ps", "--token", "corral_wrong")
+    assert done.code == 3
+    assert "token" in done.error
+
+
+def test_what_is_no_control_plane_is_said(corral: Corral, tmp_path: Path) -> None:
+    for words, code in (
+        (["--url", "ftp://x"], 2),
+        (["--url", "no address"], 2),
+        (["--config", str(tmp_path / "none.toml")], 2),
+    ):
+        done = corral("ps", *words)
+        assert done.code == code
+        assert done.error
+
+
+def test_several_ids_are_all_tried(corral: Corral) -> None:
+    id_ = corral("submit", "--hold", "--", "true").line
+    done = corral("cancel", "zzzzzzzzzz", id_)
+    assert (done.code, done.line) == (3, id_)
+    assert corral("show", id_, "-o", "json").json()["wanted"] == "stop"
+
+
+def test_a_spec_file_that_is_wrong(corral: Corral, tmp_path: Path) -> None:
+    spec = tmp_path / "spec"
+    for content in (
+        b"", b"# nothing\n", b"[", b"{", b"a: [", b"just text", b"- 3", b"1: 2", b"\xff\xfe", b"\0", b"a: !!python/x y",
+        b"command: [true]", b"command: ['true']\nfrob: 1", b'{"command": ["true"], "nodes": "x"}', b"x: &a [*a]",
+        b'{"command": ["true"], "cpus": NaN}', b"[" * 5000, b'{"sessions": []}',
+    ):  # fmt: skip
+        spec.write_bytes(content)
+        done = corral("submit", "-f", str(spec))
+        assert (content, done.code) == (content, 2), done.err
+        assert done.error
+
+
+def test_huge_specs_are_one_line(corral: Corral, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({"command": ["true"], "env": {f"V{n}": "x" * 1000 for n in range(1500)}}))
+    assert corral("submit", "-f", str(spec)).code == 2
+    spec.write_text(json.dumps({"command": ["x" * 200_000]}))
+    assert corral("submit", "-f", str(spec)).code == 2
+    spec.write_bytes(b" " * (9 * 1024 * 1024))
+    assert "larger than" in corral("submit", "-f", str(spec)).error
+
+
+@pytest.mark.parametrize(
+    "where", [["--", b"\xff\xfe"], ["--name", b"\xff", "--", b"true"], ["--env", b"A=\xff", "--", b"true"]]
+)
+def test_bytes_that_are_no_text_are_one_line(environment: dict[str, str], where: list[str | bytes]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "corral", "submit", *where], capture_output=True, env=environment, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_binary_is_no_script(corral: Corral) -> None:
+    done = corral("submit", "/bin/true")
+    assert done.code == 2
+    assert "after `--`" in done.error
