@@ -64,7 +64,7 @@ def reap(node: Node, running: set[str], heard: socket.socket) -> None:
 
 def memory(node: Node, jobs: int) -> tuple[float, float]:
     """(KiB of PSS, KiB of it private) of an idle shim."""
-    tokens = [f"1-i-{number}-0" for number in range(jobs)]
+    tokens = [f"1-i{jobs}-{number}-0" for number in range(jobs)]
     for token in tokens:
         node.launch(token, "/bin/sleep", "1000", make_dirs=[], cwd="/")
     pids = [node.wait_for(token, jobdir.STARTED)["pid"] for token in tokens]

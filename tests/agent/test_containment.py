@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent import birth, jobdir, linux, quickbirth, trees, zygote
+from corral.agent import birth, birthplan, jobdir, linux, quickbirth, trees, zygote
 from corral.agent.jobspec import Limits
 from tests.agent.node import Node, until
 
@@ -139,7 +139,7 @@ def output_of_birth(node: Node, *argv: str) -> str:
     move_into = trees.make_tree(node.containment, TOKEN, None, 50)
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
-    born = birth.Birth(
+    born = birthplan.Birth(
         argv=argv,
         env={"PATH": "/no/such/place:/usr/bin:/bin", "EMPTY": "", "A": "b=c", "TOKEN": TOKEN},
         cwd="/usr",
@@ -152,7 +152,7 @@ def output_of_birth(node: Node, *argv: str) -> str:
         gid=None,
         born_in=trees.birth_folder(node.containment, TOKEN),
         move_into=move_into,
-        inherited=birth.Inherited({}, Path("/proc/self/oom_score_adj").read_text().strip()),
+        inherited=birthplan.Inherited({}, Path("/proc/self/oom_score_adj").read_text().strip()),
     )
     pid, report = birth.give_birth(born)
     os.close(writer)
@@ -169,7 +169,7 @@ def test_quick_and_slow_birth_bear_the_same(each_node: Node, monkeypatch: pytest
     tried: list[int | None] = []
     real = quickbirth.try_birth
 
-    def try_birth(born: birth.Birth) -> int | None:
+    def try_birth(born: birthplan.Birth) -> int | None:
         tried.append(real(born) if quick else None)
         return tried[-1]
 

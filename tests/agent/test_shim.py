@@ -298,3 +298,16 @@ def test_the_agent_is_told_of_every_step(node: Node) -> None:
 def test_a_listener_that_is_not_there_changes_nothing(node: Node) -> None:
     node.launch(TOKEN, "true", notify=str(node.root / "nobody"))
     assert node.finish(TOKEN)["exit_code"] == 0
+
+
+def test_words_that_no_program_can_be_given_end_it_with_a_reason(node: Node) -> None:
+    node.launch(TOKEN, "echo", "\ud800")
+    result = node.finish(TOKEN)
+    assert result["exit_code"] == 126
+    assert result["error"]["code"] == "exec_failed"
+
+
+def test_more_words_than_the_kernel_takes_end_it_with_a_reason(node: Node) -> None:
+    node.launch(TOKEN, "echo", "x" * (1 << 20))
+    result = node.finish(TOKEN)
+    assert (result["exit_code"], result["error"]["message"]) == (126, "echo: Argument list too long")

@@ -73,6 +73,7 @@ class Spec:
     warn_signal: int | None = None
     warn_before_s: float = 0.0
     kill_grace_s: float = 60.0
+    start_before_s: float | None = None
     limits: Limits = field(default_factory=Limits)
     memory_enforced: bool = False
     mounts: tuple[Mount, ...] = ()
@@ -177,6 +178,7 @@ _SPEC_KEYS: dict[str, Check] = {
     "warn_signal": _or_null(_is_signal),
     "warn_before_s": _is_span,
     "kill_grace_s": _is_span,
+    "start_before_s": _or_null(_is_span),
     "limits": _is_object,
     "memory_enforced": _is_bool,
     "mounts": _is_list,

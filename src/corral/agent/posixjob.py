@@ -15,7 +15,8 @@ import traceback
 from dataclasses import replace
 
 from corral.agent import jobdir, linux, trees
-from corral.agent.birth import Birth, Inherited, give_birth, trouble_of
+from corral.agent.birth import give_birth, trouble_of
+from corral.agent.birthplan import Birth, Inherited
 from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import (
     BadJobFile,
@@ -30,7 +31,7 @@ from corral.agent.jobspec import (
     Trouble,
     Usage,
 )
-from corral.agent.logfile import LogWriter
+from corral.agent.outputs import Outputs
 from corral.agent.shim import CannotStart, drive, supervise
 
 BLOCKED_SIGNALS = frozenset(
@@ -46,8 +47,6 @@ BLOCKED_SIGNALS = frozenset(
     }
 )
 _HEARD_SIGNALS = frozenset({int(signal.SIGCHLD), int(signal.SIGUSR1)})
-_READ_BYTES = 1 << 16
-_LAST_BYTES = 4 << 20
 _LOCK_PATIENCE_S, _LOCK_PAUSE_S = 1.0, 0.01
 _MESSAGE_LENGTH = 500
 
@@ -74,8 +73,7 @@ class PosixJob:
         self._timer_at_s: float | None = None
         self._kills = 0
         self._move_into: tuple[str, ...] = ()
-        self._logs: dict[str, LogWriter] = {}
-        self._pipes: dict[int, LogWriter] = {}
+        self._outputs: Outputs | None = None
         self._signals = signals
         self._poll = select.poll()
         self._poll.register(self._signals, select.POLLIN)
@@ -218,8 +216,10 @@ class PosixJob:
             for _, writer in outputs:
                 os.close(writer)
         self._status = None
-        self._listen(outputs[0][0], self.spec.stdout)
-        self._listen(outputs[1][0], self.spec.stderr)
+        if self._outputs is None:
+            self._outputs = Outputs(self._poll, self.spec.log_limit_bytes, self.spec.log_segment_bytes)
+        self._outputs.listen(outputs[0][0], self.spec.stdout)
+        self._outputs.listen(outputs[1][0], self.spec.stderr)
 
     def _birth(self, role: str, env: Go, stdout: int, stderr: int) -> Birth:
         spec = self.spec
@@ -238,13 +238,6 @@ class PosixJob:
             move_into=self._move_into,
             inherited=self._inherited,
         )
-
-    def _listen(self, reader: int, stem: str) -> None:
-        os.set_blocking(reader, False)
-        if stem not in self._logs:
-            self._logs[stem] = LogWriter(stem, self.spec.log_limit_bytes, self.spec.log_segment_bytes)
-        self._pipes[reader] = self._logs[stem]
-        self._poll.register(reader, select.POLLIN)
 
     async def ended(self) -> Status | None:
         self._reap()
@@ -279,8 +272,8 @@ class PosixJob:
                     heard = linux.read_signalfd(fd)
                 elif fd == self._timer:
                     rang = True
-                else:
-                    self._pump(fd)
+                elif self._outputs:
+                    self._outputs.take(fd)
             if heard or rang:
                 return int(signal.SIGUSR1) in heard
 
@@ -292,20 +285,6 @@ class PosixJob:
             self._poll.register(self._timer, select.POLLIN)
         # set again even to the same instant: that is what silences a timer that has rung
         linux.set_timer(self._timer, until_s)
-
-    def _pump(self, reader: int) -> int:
-        """Take once from a pipe; 0 at its end (which closes it) and where nothing waits."""
-        try:
-            data = os.read(reader, _READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            self._pipes[reader].write(data)
-            return len(data)
-        self._poll.unregister(reader)
-        os.close(reader)
-        del self._pipes[reader]
-        return 0
 
     # --- the end ---
 
@@ -368,13 +347,7 @@ class PosixJob:
         self._notify()
 
     async def close_logs(self) -> dict[str, LogEnd]:
-        for reader in list(self._pipes):
-            left = _LAST_BYTES
-            while left > 0 and (taken := self._pump(reader)):
-                left -= taken
-        for log in self._logs.values():
-            log.close()
-        ends = {stem: LogEnd(log.end, log.lost) for stem, log in self._logs.items()}
+        ends = self._outputs.close() if self._outputs else {}
         named = (("stdout", self.spec.stdout), ("stderr", self.spec.stderr))
         return {name: ends.get(stem, LogEnd(0, 0)) for name, stem in named}
 

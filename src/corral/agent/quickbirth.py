@@ -15,10 +15,8 @@ import platform
 import signal
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from corral.agent.birth import Birth
+from corral.agent.birthplan import Birth
 
 # rbx: the row, r12: rows left, r13: where failure is noted. A row is: number, six arguments, and what must come back.
 _CODE = bytes.fromhex(

@@ -138,7 +138,7 @@ async def supervise(job: Job) -> str:
         return "taken"
     await job.point("shim.locked")
     spec = await job.read_spec()  # 2. permission for this boot, run and epoch
-    if spec is None:
+    if spec is None or _too_late(spec, job.now_s()):
         return "no_permission"
     await job.point("shim.before_started")
     if not await job.create_started():  # 3. the one decision
@@ -156,6 +156,11 @@ async def supervise(job: Job) -> str:
     await job.point("shim.after_exit")
     await job.remove_tree()
     return "exited"
+
+
+def _too_late(spec: Spec, now_s: float) -> bool:
+    """Whether the order to start is older than any order may be (PROTOCOL.md 7)."""
+    return spec.start_before_s is not None and now_s >= spec.start_before_s
 
 
 async def _run(job: Job, spec: Spec) -> Result:

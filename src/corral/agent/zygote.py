@@ -34,7 +34,7 @@ import signal
 from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
-from corral.agent.birth import Inherited
+from corral.agent.birthplan import Inherited
 from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import Permission
 from corral.agent.posixjob import BLOCKED_SIGNALS, PosixJob, open_signals, run_shim
