@@ -47,8 +47,10 @@ class Made(NamedTuple):
     files: dict[str, bytes]
 
 
-def spec_for(token: str, launch: Launch, provided: Provided, me: Me, machine: Machine, layout: Layout) -> Made:
-    """The complete spec of one launch on this node."""
+def spec_for(
+    token: str, launch: Launch, provided: Provided, me: Me, machine: Machine, layout: Layout, start_before_s: float
+) -> Made:
+    """The complete spec of one launch on this node; after `start_before_s` (CLOCK_BOOTTIME) it never starts."""
     logs = layout.logs(launch.session, launch.attempt, launch.rank)
     control = layout.control(token)
     barrier = launch.ranks > 1
@@ -71,6 +73,7 @@ def spec_for(token: str, launch: Launch, provided: Provided, me: Me, machine: Ma
         port_address=layout.address,
         time_limit_s=launch.time_limit_s,
         grace_s=launch.grace_s,
+        start_before_s=start_before_s,
         warn_signal=signal.Signals[f"SIG{early.signal}"].value if early else None,
         warn_before_s=early.before_s if early else 0,
         limits=Limits(memory_bytes=launch.resources.memory_mib * MIB if enforced else None, core=0),

@@ -13,19 +13,18 @@ from typing import Any, Protocol
 
 from corral.agent import jobdir
 from corral.agent.environment import Layout, spec_for
+from corral.agent.horizon import Horizon
 from corral.agent.jobspec import JsonObject
 from corral.agent.outbox import Outbox, result_of
 from corral.agent.ports import (
     Birth,
     Devices,
-    Entries,
     JobDirs,
     Ledger,
     Machine,
     NoRoom,
     NotProvided,
     Provision,
-    Seen,
     Shims,
     Trees,
 )
@@ -66,16 +65,17 @@ class Settings(Protocol):
 
 @dataclass(slots=True)
 class Job:
-    """What this process knows of one launch. `reported` are the kinds put into the outbox since it was last asked."""
+    """What this process knows of one launch. `reported` are the kinds put into the outbox since it was last asked;
+    `asked_again`: this very process was told to start it, without which it asks for no shim (PROTOCOL.md 7)."""
 
     token: str
     barrier: bool = False
-    asked_at: float | None = None
+    start_before_s: float = 0.0
+    asked_again: bool = False
     stop: JsonObject | None = None
     told: set[str] = field(default_factory=set[str])
     reported: set[FactKind] = field(default_factory=set[FactKind])
     watched: tuple[int, int] | None = None
-    acknowledged_end: bool = False
 
 
 class Jobs:
@@ -99,6 +99,7 @@ class Jobs:
         self._machine = machine
         self._layout = layout
         self._dirs = dirs
+        self._horizon = Horizon(ledger, machine.boot_id, clock)
         self._ledger = ledger
         self._shims = shims
         self._trees = trees
@@ -146,7 +147,7 @@ class Jobs:
         for order in orders:
             job = self._jobs.get(order.token)
             if job is not None:
-                await self._remind(job, order, asked_at)
+                await self._remind(job, order)
             elif order.stop is not None:
                 await self._stop_unknown(order)
             elif order.token in self._launching:
@@ -157,10 +158,10 @@ class Jobs:
             else:
                 self._spawn(self._missing(order.token, order.run_id))
 
-    async def _remind(self, job: Job, order: KernelOrder, asked_at: float) -> None:
+    async def _remind(self, job: Job, order: KernelOrder) -> None:
         """An order for a launch that is here: pass on what changed, and say again all that is known."""
         job.reported.clear()
-        job.asked_at = asked_at
+        job.asked_again = True
         if order.go is not None and "go" not in job.told:
             env = {"MASTER_ADDR": order.go.master_address, "MASTER_PORT": str(order.go.master_port)}
             await self._tell(job, "go", jobdir.GO, {"env": env})
@@ -192,7 +193,7 @@ class Jobs:
         """Stop a launch that is here: void it if nothing began, else have its shim end it."""
         self._point("agent.before_stop")
         job.stop = {"reason": reason, "message": message, "grace_s": grace_s, "deadline": None}
-        await self._remember(job.token, stopped=True)
+        await self._horizon.remember(job.token, stopped=True)
         await self._tell(job, "stop", jobdir.STOP, job.stop)
         if await self._dirs.decision(job.token) is None:
             await self._void(job.token, reason)
@@ -207,7 +208,7 @@ class Jobs:
     async def _stop_unknown(self, order: KernelOrder) -> None:
         """A stop for a launch that is not here: a tombstone first, so that no late copy of its start ever runs."""
         launching = self._launching.get(order.token)
-        await self._remember(order.token, stopped=True)
+        await self._horizon.remember(order.token, stopped=True)
         if launching is not None:
             await launching.wait()
             if (job := self._jobs.get(order.token)) is not None and order.stop is not None:
@@ -240,7 +241,7 @@ class Jobs:
 
     async def _missing(self, token: str, run_id: str) -> None:
         """The manager thinks this launch was accepted, and it is not here: fence it, then say what became of it."""
-        await self._remember(token, stopped=True)
+        await self._horizon.remember(token, stopped=True)
         if FactKind.EXITED not in await self._say_again(token):
             await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))
 
@@ -253,7 +254,7 @@ class Jobs:
                 why = await self._prepare(token, launch, asked_at)
             if why is not None:
                 kind, reason = why
-                await self._remember(token, stopped=True)
+                await self._horizon.remember(token, stopped=True)
                 self.outbox.add(KernelFact(token, kind, self._at(), why=reason))
         finally:
             self._launching.pop(token, None)
@@ -263,7 +264,7 @@ class Jobs:
         """Make a launch ready and hand it to a shim; or why not, with nothing begun."""
         if launch.node_epoch != self._me.epoch:
             return FactKind.REFUSED, Why("stale_epoch", f"ordered for epoch {launch.node_epoch} of this node")
-        if (why := await self._fenced(token)) is not None:
+        if (why := await self._horizon.fenced(token)) is not None:
             return FactKind.REFUSED, why
         try:
             provided = await self._provision.provide(launch)
@@ -272,38 +273,25 @@ class Jobs:
         busy = await self._devices.check(token, [uuid for uuid, *_ in launch.devices])
         if busy is not None:
             return FactKind.REFUSED, busy
-        if self._clock.mono() - asked_at >= START_TTL_S:
+        start_before_s = asked_at + START_TTL_S
+        if self._clock.mono() >= start_before_s:
             return FactKind.REFUSED, PERMISSION_EXPIRED
         self._point("agent.before_seen")
-        await self._remember(token)
-        if (why := await self._fenced(token)) is not None:  # a stop came meanwhile
+        await self._horizon.remember(token)
+        if (why := await self._horizon.fenced(token)) is not None:  # a stop came meanwhile
             return FactKind.REFUSED, why
-        made = spec_for(token, launch, provided, self._me, self._machine, self._layout)
+        made = spec_for(token, launch, provided, self._me, self._machine, self._layout, start_before_s)
         self._point("agent.before_accept")
         try:
             await self._dirs.accept(token, made.spec.to_json(), made.files)
         except NoRoom as full:
             return FactKind.REFUSED, Why("node_disk", f"no room on the node's disk: {full}")
         self._point("agent.after_accept")
-        job = self._jobs[token] = Job(token, made.spec.barrier, asked_at)
+        job = self._jobs[token] = Job(token, made.spec.barrier, start_before_s, asked_again=True)
         self._report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
         await self._shims.spawn(Birth(token, self._me.run_id, self._me.epoch))
         self._point("agent.after_spawn")
         return None
-
-    async def _fenced(self, token: str) -> Why | None:
-        """Why this token may never start here: stopped or ended before, or a later attempt was seen (KE6)."""
-        mine = parse_token(token)
-        for seen in await self._ledger.horizon([mine.session]):
-            if seen.token.attempt > mine.attempt:
-                return Why("later_attempt", f"attempt {seen.token.attempt} of this session was seen here")
-            if seen.token == mine and (seen.stopped or seen.ended):
-                return Why("stopped_before", "it was stopped here before it could start")
-        return None
-
-    async def _remember(self, token: str, *, stopped: bool = False, ended: bool = False) -> None:
-        seen = Seen(parse_token(token), self._machine.boot_id, stopped, ended, self._at())
-        await self._ledger.commit(Entries(seen=(seen,)), sync=stopped)
 
     def is_alive(self, token: str) -> bool:
         """Whether more output of this launch may come."""
@@ -316,7 +304,7 @@ class Jobs:
         """After a start of the agent in the same run directory: every launch that is here is looked at again."""
         for token in await self._dirs.tokens():
             spec = await self._read(token, jobdir.SPEC) or {}
-            self._jobs[token] = Job(token, bool(spec.get("barrier")))
+            self._jobs[token] = Job(token, bool(spec.get("barrier")), float(spec.get("start_before_s") or 0.0))
         for token in list(self._jobs):
             await self.look(token)
 
@@ -358,12 +346,12 @@ class Jobs:
 
     async def _not_begun(self, job: Job) -> None:
         """Accepted, undecided, and no shim: ask for one while permission lasts, else void it."""
-        expired = job.asked_at is not None and self._clock.mono() - job.asked_at >= START_TTL_S
+        expired = self._clock.mono() >= job.start_before_s
         hopeless = await self._read(job.token, jobdir.TROUBLE) is not None
         if job.stop is not None or expired or hopeless:
             await self._void(job.token, "stopped" if job.stop else "permission expired")
             await self.look(job.token)
-        elif job.asked_at is not None:
+        elif job.asked_again:
             await self._shims.spawn(Birth(job.token, self._me.run_id, self._me.epoch))
 
     async def _look_at_run(self, job: Job) -> None:

@@ -1,0 +1,32 @@
+"""The token horizon: what this node has been asked to start or told to stop, kept for good (KE6).
+
+Written before anything is started and before a stop is answered, so that no late copy of an order ever starts a thing.
+"""
+
+from __future__ import annotations
+
+from corral.agent.ports import Entries, Ledger, Seen
+from corral.model.session import Why, parse_token
+from corral.ports import Clock
+
+
+class Horizon:
+    def __init__(self, ledger: Ledger, boot_id: str, clock: Clock) -> None:
+        self._ledger = ledger
+        self._boot_id = boot_id
+        self._clock = clock
+
+    async def remember(self, token: str, *, stopped: bool = False) -> None:
+        """This token was seen here; a tombstone when `stopped`, durable before it counts."""
+        seen = Seen(parse_token(token), self._boot_id, stopped, at=self._clock.wall().timestamp())
+        await self._ledger.commit(Entries(seen=(seen,)), sync=stopped)
+
+    async def fenced(self, token: str) -> Why | None:
+        """Why this token may never start here: stopped or ended before, or a later attempt was seen."""
+        mine = parse_token(token)
+        for seen in await self._ledger.horizon([mine.session]):
+            if seen.token.attempt > mine.attempt:
+                return Why("later_attempt", f"attempt {seen.token.attempt} of this session was seen here")
+            if seen.token == mine and (seen.stopped or seen.ended):
+                return Why("stopped_before", "it was stopped here before it could start")
+        return None
