@@ -337,8 +337,9 @@ def test_without_privilege_the_marker_is_in_force() -> None:
 
 @needs_root
 def test_a_whole_launch_without_privilege(node: Node) -> None:
-    node.containment = trees.Containment("marker")
-    folder = node.accept(TOKEN, "sh", "-c", "setsid sleep 1000 & echo $!; id -u; cat /proc/self/oom_score_adj")
+    marker = trees.Containment("marker").to_json()
+    script = "setsid sleep 1000 & echo $!; id -u; cat /proc/self/oom_score_adj"
+    folder = node.accept(TOKEN, "sh", "-c", script, containment=marker)
     for path in (node.root, node.jobs, Path(folder), *Path(folder).iterdir()):
         os.chown(path, 65534, 65534)
 
