@@ -2,6 +2,9 @@
 
 import re
 import sqlite3
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import psycopg
@@ -13,9 +16,11 @@ from sqlalchemy import create_engine, text
 from corral.clock import SystemClock, SystemIds
 from corral.model.faults import Invalid, Refused, Unavailable
 from corral.store import current_revision, downgrade, newest_revision, open_store, upgrade
+from corral.store.revision import MIGRATIONS
 from corral.store.schema import metadata
 from tests.services.postgres import Server
 
+ROOT = Path(__file__).parent.parent.parent
 SQLITE_SHAPE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
 POSTGRES_SHAPE = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
@@ -175,3 +180,13 @@ def test_nobody_migrates_under_a_running_manager(tmp_path: Path) -> None:
     finally:
         store.close()
     assert (tmp_path / "corral.db").stat().st_mode & 0o077 == 0
+
+
+def test_the_wheel_brings_the_migrations(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    own = {str(path.relative_to(ROOT / "src")) for path in MIGRATIONS.rglob("*.py")}
+    assert len(own) >= 2
+    assert own <= inside
