@@ -66,8 +66,7 @@ async def _manager(settings: ManagerSettings) -> None:
     try:
         listening = _bind(settings.listen)
         url = settings.url or _url_of(listening)
-        if settings.token_file is not None:
-            await _ensure_credentials(store, ids, settings.token_file.parent, settings.token_file.name)
+        await _credentials_of_manager(store, ids, settings)
         async with _serving(store, clock, ids, listening, url) as stopped:
             print(f"ready {url}", flush=True)
             await stopped.wait()
@@ -85,9 +84,10 @@ async def _up(settings: UpSettings) -> None:
     try:
         listening = _bind(settings.listen)
         url = _url_of(listening)
-        admin = await _ensure_credentials(store, ids, data_dir, "client.toml", url)
+        admin = await _ensure_credentials(store, ids, data_dir / "admin.token")
+        _write_login(data_dir, url, admin)
         if settings.login:
-            _write_login(url, admin)
+            _write_login(_user_config(), url, admin)
         async with _serving(store, clock, ids, listening, url) as stopped, _agents(settings, url, clock):
             await _all_registered(store, clock, settings, stopped)
             print(f"ready {url}", flush=True)
@@ -169,13 +169,22 @@ def _url_of(listening: socket.socket) -> str:
 # --- credentials: one static admin token and one agent token, made at first start
 
 
-async def _ensure_credentials(store: Store, ids: SystemIds, folder: Path, name: str, url: str | None = None) -> str:
-    """The admin token, made at the first start and kept with the agents' in `folder`, both readable by us alone."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    admin = _read_or_make(folder / "admin.token", ids)
-    agent = _read_or_make(folder / "agent.token", ids)
-    if url is not None:
-        _write_private(folder / name, f'url = "{url}"\ntoken = "{admin}"\n')
+async def _credentials_of_manager(store: Store, ids: SystemIds, settings: ManagerSettings) -> None:
+    if settings.token_file is not None:
+        await _ensure_credentials(store, ids, settings.token_file.absolute())
+    elif not await store.read("credentials", lambda reads: reads.has_credentials()):
+        raise Refused(
+            "no_credentials",
+            "nobody could use this control plane: give --token-file FILE at the first start to make its tokens",
+        )
+
+
+async def _ensure_credentials(store: Store, ids: SystemIds, admin_file: Path) -> str:
+    """The administrator's token, made at the first start in `admin_file`, and the agents' in `agent.token` beside it;
+    both readable by us alone."""
+    admin_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    admin = _read_or_make(admin_file, ids)
+    agent = _read_or_make(admin_file.with_name("agent.token"), ids)
 
     def add(tx: Tx) -> None:
         tx.add_credential("admin", "admin", digest_of(admin))
@@ -206,10 +215,14 @@ def _write_private(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _write_login(url: str, token: str) -> None:
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "corral"
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_private(home / "client.toml", f'url = "{url}"\ntoken = "{token}"\n')
+def _write_login(folder: Path, url: str, token: str) -> None:
+    """The client's configuration: where the control plane is, and the token for it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_private(folder / "client.toml", f'url = "{url}"\ntoken = "{token}"\n')
+
+
+def _user_config() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "corral"
 
 
 # --- the agents of `corral up`

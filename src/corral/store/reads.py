@@ -234,6 +234,9 @@ class SqlReads:
         found = self._rows(sql.CREDENTIAL, digest=digest)
         return (found[0][0], found[0][1]) if found else None
 
+    def has_credentials(self) -> bool:
+        return bool(self._rows(sql.ANY_CREDENTIAL))
+
     def members(self) -> list[Member]:
         return [Member(*row) for row in self._rows(sql.MEMBERS)]
 
