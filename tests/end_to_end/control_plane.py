@@ -177,15 +177,12 @@ def plane(folder: Path, *options: str, check: bool = True) -> Iterator[Plane]:
 
 
 def _end(running: Plane) -> None:
-    if running.process is None or running.process.poll() is not None:
-        running.start()
-    for session in running.run("ps", "-o", "json").json() if running.process else []:
-        running.run("cancel", session["id"])
-
-    def ended() -> bool:
-        return not running.run("ps", "-o", "json").json()
-
+    """Cancel what lives, wait until it has ended, and stop; whatever fails, the processes go."""
     try:
-        wait_until(ended, "all sessions ended at the end of the test", 45)
+        if running.process is None or running.process.poll() is not None:
+            running.start()
+        for session in running.run("ps", "-o", "json").json():
+            running.run("cancel", session["id"])
+        wait_until(lambda: not running.run("ps", "-o", "json").json(), "all sessions ended at the end of the test", 45)
     finally:
         running.stop()
