@@ -58,7 +58,7 @@ def test_errors_have_their_kinds_and_codes(client: Client, corral: Corral) -> No
         (Invalid, "no_command", lambda: client.submit({"command": []})),
         (Invalid, "not_text", lambda: client.submit({"command": ["\udcff"]})),
         (Refused, "infeasible", lambda: client.submit({"command": ["x"], "gpus": 99})),
-        (Denied, "bad_token", lambda: Client(client.connection.url, "wrong").nodes()),
+        (Denied, "bad_credential", lambda: Client(client.connection.url, "wrong").nodes()),
         (Invalid, "digest_differs", lambda: client.put_blob("sha256:" + "0" * 64, b"x")),
     ]
     for kind, code, act in cases:
@@ -175,11 +175,13 @@ def test_awaited_too() -> None:
 
 def test_a_node_that_is_away_is_not_an_empty_log() -> None:
     gone = b'event: unavailable\ndata: {"code": "node_unreachable", "message": "node n1 is away"}\n\n'
-    with answering(lambda request, number: stream(gone)) as (url, requests), Client(url, "t") as client:
-        with pytest.raises(Unavailable, match="n1 is away"):
-            for _ in client.follow_logs("k3f9x2m4qa"):
-                pass
-    assert len(requests) >= 1
+    with (
+        answering(lambda request, number: stream(gone)) as (url, requests),
+        Client(url, "t") as client,
+        pytest.raises(Unavailable, match="n1 is away"),
+    ):
+        list(client.follow_logs("k3f9x2m4qa"))
+    assert len(requests) == 1
 
 
 def test_a_lost_answer_to_a_submit_is_asked_for_again_with_the_same_key() -> None:
@@ -194,9 +196,12 @@ def test_a_lost_answer_to_a_submit_is_asked_for_again_with_the_same_key() -> Non
 
 
 def test_a_lost_answer_to_a_requeue_is_not_asked_for_again() -> None:
-    with answering(lambda request, number: b"") as (url, requests), Client(url, "t") as client:
-        with pytest.raises(Unreachable):
-            client.requeue("k3f9x2m4qa")
+    with (
+        answering(lambda request, number: b"") as (url, requests),
+        Client(url, "t") as client,
+        pytest.raises(Unreachable),
+    ):
+        client.requeue("k3f9x2m4qa")
     assert len(requests) == 1
 
 
@@ -212,10 +217,14 @@ def test_waiting_goes_on_when_the_control_plane_comes_back() -> None:
 
 
 def test_what_answers_but_is_no_control_plane_is_said() -> None:
-    with answering(lambda request, number: ok(b"<html>", "text/html")) as (url, _), Client(url, "t") as client:
-        with pytest.raises(Unreachable, match="no control plane"):
-            client.nodes()
-    page = b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\nconnection: close\r\n\r\nnope!"
-    with answering(lambda request, number: page) as (url, _), Client(url, "t") as client:
-        with pytest.raises(NotFound, match="check the address"):
+    missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\nconnection: close\r\n\r\nnope!"
+    for page, kind, part in (
+        (ok(b"<html>", "text/html"), Unreachable, "no control plane"),
+        (missing, NotFound, "check the address"),
+    ):
+        with (
+            answering(lambda request, number, page=page: page) as (url, _),
+            Client(url, "t") as client,
+            pytest.raises(kind, match=part),
+        ):
             client.get("k3f9x2m4qa")

@@ -11,7 +11,8 @@ TABLE = [
     ("--nodes=2 --ntasks=4", ["--nodes", "2", "--ranks-per-node", "2"]), ("-n 3", ["--ranks-per-node", "3"]),
     ("-n 4 --ntasks-per-node=2 -N 2", ["--ranks-per-node", "2", "--nodes", "2"]),
     ("-c 4", ["--cpus", "4"]), ("--mem=4G", ["--memory", "4096MiB"]), ("--mem=500", ["--memory", "500MiB"]),
-    ("--mem=512K", ["--memory", "1MiB"]), ("--mem=4G --ntasks-per-node=2", ["--memory", "2048MiB", "--ranks-per-node", "2"]),
+    ("--mem=512K", ["--memory", "1MiB"]),
+    ("--mem=4G --ntasks-per-node=2", ["--memory", "2048MiB", "--ranks-per-node", "2"]),
     ("--mem-per-cpu=1G -c 4", ["--memory", "4096MiB", "--cpus", "4"]),
     ("--gres=gpu:2", ["--gpus", "2"]), ("--gres=gpu", ["--gpus", "1"]), ("--gres=gpu:a100:2", ["--gpus", "a100:2"]),
     ("--gres=gpu:4 --ntasks-per-node=2", ["--gpus", "2", "--ranks-per-node", "2"]),
@@ -21,7 +22,8 @@ TABLE = [
     ("-t 1-12", ["--time", "129600s"]), ("-t 1-12:30", ["--time", "131400s"]), ("-t 1-0:0:5", ["--time", "86405s"]),
     ("--time=UNLIMITED", []), ("-p gpu", ["--group", "gpu"]), ("-A vision", ["--project", "vision"]),
     ("--exclusive --requeue -H", ["--exclusive", "--requeue", "--hold"]), ("--no-requeue", ["--no-requeue"]),
-    ("-w n1,n2", ["--node", "n1", "--node", "n2"]), ("-x n3", ["--not-node", "n3"]), ("-D /data", ["--workdir", "/data"]),
+    ("-w n1,n2", ["--node", "n1", "--node", "n2"]),
+    ("-x n3", ["--not-node", "n3"]), ("-D /data", ["--workdir", "/data"]),
     ("--signal=B:USR1@60", ["--signal", "USR1@60"]), ("--export=ALL", ["--env-all"]), ("--export=NONE", []),
     ("--export=ALL,A=b,C", ["--env-all", "--env", "A=b", "--env", "C"]),
     ("-d afterok:1:2,afterany:3", ["--after", "1:ok", "--after", "2:ok", "--after", "3:any"]),
@@ -47,7 +49,7 @@ def test_what_means_nothing_here_is_left_out(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["-t soon", "--mem=much", "-N 0", "--nodes=2 -n 3", "--gres=gpu:x:y:z", "-G 3 -N 2", "-w n[1-3]", "--job-name",
+    ["-t soon", "--mem=much", "-n 0", "--nodes=2 -n 3", "--gres=gpu:x:y:z", "-G 3 -N 2", "-w n[1-3]", "--job-name",
      "-d whenever:1", "-d afterok", "job.sh", "--time=-5"],
 )  # fmt: skip
 def test_what_cannot_be_read_names_its_line(line: str) -> None:

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-import typer
-from typer import TyperException
+import click
 
 from corral.cli import exits
-from corral.cli.commands import cluster, planes, sessions, stories, submitting
 from corral.cli.terminal import one_line, tell
+from corral.cli.verbs import SETTINGS
 from corral.model.faults import Fault, Invalid
 
-app = typer.Typer(
-    name="corral",
+# Where each command is; only the module of the one that runs is imported.
+COMMANDS = {
+    "submitting": ("submit", "run"),
+    "sessions": ("ps", "show", "wait", "cancel", "hold", "release", "requeue", "update", "logs"),
+    "stories": ("history", "events", "explain", "audit-launch"),
+    "cluster": ("nodes", "node", "devices", "doctor", "version"),
+    "planes": ("up", "manager", "agent", "db"),
+}
+MODULE_OF = {name: module for module, names in COMMANDS.items() for name in names}
+
+
+class Application(click.Group):
+    """All commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(MODULE_OF)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in MODULE_OF:
+            return None
+        module = importlib.import_module(f"corral.cli.commands.{MODULE_OF[cmd_name]}")
+        return getattr(module, cmd_name.replace("-", "_"))
+
+
+app = Application(
+    "corral",
     help="Run sessions on machines with GPUs, each at most once, and see the proof.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=False,
+    context_settings=SETTINGS,
 )
-for module in (submitting, sessions, stories, cluster, planes):
-    module.add_to(app)
 
 
 def run(argv: Sequence[str] | None = None) -> None:
@@ -47,14 +67,14 @@ def _code_of(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
         if not arguments:
-            app(args=["--help"], prog_name="corral", standalone_mode=False)
+            _run(["--help"])
             return exits.USAGE
-        return app(args=arguments, prog_name="corral", standalone_mode=False) or 0
-    except TyperException as error:
+        return _run(arguments)
+    except click.ClickException as error:
         message = one_line(error.format_message()).rstrip(". ")
         tell(Invalid("usage", f"{message}; see `{_command_of(error)} --help`"), as_json=as_json)
         return exits.USAGE
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return exits.CANCELLED
     except Fault as fault:
         tell(fault, as_json=as_json)
@@ -66,7 +86,11 @@ def _code_of(arguments: list[str]) -> int:
         return exits.ERROR
 
 
-def _command_of(error: TyperException) -> str:
+def _run(arguments: list[str]) -> int:
+    return app.main(args=arguments, prog_name="corral", standalone_mode=False) or 0
+
+
+def _command_of(error: click.ClickException) -> str:
     """The command that was being read when it went wrong."""
     return str(getattr(getattr(error, "ctx", None), "command_path", "corral"))
 

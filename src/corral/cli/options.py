@@ -5,40 +5,38 @@ Which of them work is for the control plane to say (`not_available`); here they 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+import click
 
-import typer
-
-from corral.cli.verbs import Option
-
-Texts = list[str] | None
+from corral.cli.verbs import option, path
 
 
-def _option(field: str, type_: Any, help_: str, *flags: str, metavar: str | None = None) -> Option:
-    names = flags or ("--" + field.replace("_", "-"),)
-    return Option(field, type_, typer.Option(*names, metavar=metavar, help=help_))
+def _flag_of(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
-def _text(field: str, metavar: str, help_: str) -> Option:
-    return _option(field, str | None, help_, metavar=metavar)
+def _text(field: str, metavar: str, help_: str) -> click.Option:
+    return option(_flag_of(field), metavar=metavar, help=help_)
 
 
-def _texts(field: str, metavar: str, help_: str) -> Option:
-    return _option(field, Texts, f"{help_} (may be repeated)", metavar=metavar)
+def _texts(field: str, metavar: str, help_: str) -> click.Option:
+    return option(_flag_of(field), metavar=metavar, multiple=True, help=f"{help_} (may be repeated).")
 
 
-def _count(field: str, help_: str) -> Option:
-    return _option(field, int | None, help_, metavar="N")
+def _count(field: str, help_: str) -> click.Option:
+    return option(_flag_of(field), type=int, metavar="N", help=help_)
 
 
-def _switch(field: str, help_: str, *flags: str) -> Option:
-    return Option(field, bool, typer.Option(*(flags or ("--" + field.replace("_", "-"),)), help=help_), False)
+def _switch(field: str, help_: str, *more: str) -> click.Option:
+    return option(_flag_of(field), *more, is_flag=True, help=help_)
 
 
-def _either(field: str, help_: str) -> Option:
+def _either(field: str, help_: str) -> click.Option:
     name = field.replace("_", "-")
-    return Option(field, bool | None, typer.Option(f"--{name}/--no-{name}", help=help_))
+    return option(f"--{name}/--no-{name}", default=None, help=help_)
+
+
+def _one_of(field: str, words: tuple[str, ...], help_: str) -> click.Option:
+    return option(_flag_of(field), type=click.Choice(words), help=help_)
 
 
 IDENTITY = (
@@ -73,24 +71,24 @@ COURSE = (
     _either("preemptible", "Whether others may take its place."),
     _text("signal", "SIGNAL[@SECONDS]", "A signal before the time limit: USR1@120."),
     _text("grace", "DURATION", "Between SIGTERM and the end; default 30s."),
-    _option("on_node_loss", Literal["hold", "fail", "requeue"] | None, "When its node is gone; default hold."),
-    _option("outcome_rule", Literal["any-failure", "main-only", "all"] | None, "Which ranks decide how it ended."),
+    _one_of("on_node_loss", ("hold", "fail", "requeue"), "When its node is gone; default hold."),
+    _one_of("outcome_rule", ("any-failure", "main-only", "all"), "Which ranks decide how it ended."),
     _switch("hold", "Submit it held; `release` lets it start."),
 )
 SURROUNDINGS = (
     _text("image", "REF", "Container image."),
-    _option("runtime", Literal["process", "container"] | None, "How to run it; default process."),
+    _one_of("runtime", ("process", "container"), "How to run it; default process."),
     _texts("mount", "SRC:DST[:ro]", "Show a path of the node in another place"),
     _texts("env", "K=V", "An environment variable; K alone copies the caller's"),
-    _option("env_file", list[Path] | None, "Variables from a file of K=V lines", metavar="FILE"),
+    option("--env-file", metavar="FILE", type=path(), multiple=True, help="Variables from a file of K=V lines."),
     _switch("env_all", "Copy the caller's environment."),
     _text("workdir", "DIR", "Directory to run in; default its workspace."),
-    _option("upload", Path | None, "Copy a tree into the working directory.", metavar="DIR"),
-    _option("bootstrap", Path | None, "A script to run before the command.", metavar="FILE"),
+    option("--upload", metavar="DIR", type=path(), help="Copy a tree into the working directory."),
+    option("--bootstrap", metavar="FILE", type=path(), help="A script to run before the command."),
     _texts("env_compat", "slurm|backendai", "Also set another system's variables"),
 )
 KINDS = (
-    _switch("interactive", "A session to work in.", "--interactive", "-it"),
+    _switch("interactive", "A session to work in.", "-it"),
     _switch("service", "Restarted until cancelled."),
     _text("ready_http", "PORT/PATH", "A service is ready once this answers."),
     _texts("port", "NAME:PORT", "A port by name"),
@@ -98,10 +96,10 @@ KINDS = (
     _text("max_lifetime", "DURATION", "End it after this time in any case."),
 )
 REQUEST = (
-    _option("file", str | None, "Read the request from YAML or JSON; - is stdin.", "-f", "--file", metavar="FILE"),
+    option("-f", "--file", metavar="FILE", help="Read the request from YAML or JSON; - is stdin."),
     _text("idempotency_key", "KEY", "Repeating with the same key submits nothing new."),
     _switch("dry_run", "Only say what would happen."),
     _switch("right_size", "Let past use choose the resources."),
-    _switch("quiet", "Print the id and nothing else.", "-q", "--quiet"),
+    option("-q", "--quiet", is_flag=True, help="Print the id and nothing else."),
 )
 SUBMIT = (*IDENTITY, *RESOURCES, *COURSE, *SURROUNDINGS, *KINDS, *REQUEST)

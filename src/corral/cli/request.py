@@ -41,7 +41,7 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given(name: str, value: Any) -> bool:
     """A number may be 0, and what can be said either way may be said no; a switch that is off says nothing."""
-    return value is not None and value != [] and (value is not False or name in EITHER_WAY)
+    return value is not None and value != () and (value is not False or name in EITHER_WAY)
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -77,9 +77,9 @@ def _environment(values: Mapping[str, Any]) -> dict[str, str]:
     environment: dict[str, str] = {}
     if values["env_all"]:
         environment |= {key: value for key, value in os.environ.items() if _may_be_copied(key)}
-    for path in values["env_file"] or ():
+    for path in values["env_file"]:
         environment |= read_env_file(path)
-    for text in values["env"] or ():
+    for text in values["env"]:
         key, equals, value = text.partition("=")
         if equals:
             environment[key] = value

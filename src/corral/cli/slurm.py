@@ -96,9 +96,11 @@ def _per_rank(option: str, value: str, counts: dict[str, str]) -> list[str] | No
     if option == "mem-per-cpu":
         return ["--memory", f"{_mib(value) * _whole(counts.get('cpus-per-task', '1'))}MiB"]
     gpus = re.fullmatch(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)", value, re.ASCII)
-    if not gpus or (option == "gres" and not value.startswith("gpu")):
-        if option == "gres":
-            return ["--gpus", "1"] if value == "gpu" else None
+    if option == "gres" and value.partition(":")[0] != "gpu":
+        return None
+    if value == "gpu":
+        return ["--gpus", "1"]
+    if not gpus:
         raise ValueError(f"{value!r} is not a number of GPUs")
     share = {"gpus": ranks * nodes, "gpus-per-task": 1}.get(option, ranks)
     count = _divided(int(gpus[2]), share, "GPUs", "tasks")

@@ -10,76 +10,64 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any
 
-import typer
+import click
 
 from corral.cli.terminal import Terminal
 from corral.model.faults import Fault
 
 Function = Callable[..., int | None]
 
-
-class Option(NamedTuple):
-    """One more parameter of a command."""
-
-    field: str
-    type: Any
-    declared: Any
-    default: Any = None
+LISTED = ("table", "wide", "json", "name")
+SHOWN = ("table", "json", "name")
+TOLD = ("table", "json")
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-URL = Option("url", str | None, typer.Option("--url", metavar="URL", help="The control plane (CORRAL_URL)."))
-TOKEN = Option("token", str | None, typer.Option("--token", metavar="TOKEN", help="Bearer token (CORRAL_TOKEN)."))
-CONFIG = Option("config", Path | None, typer.Option("--config", metavar="FILE", help="File with url and token."))
-CONNECTION = (URL, TOKEN, CONFIG)
-LISTED = Literal["table", "wide", "json", "name"]
-SHOWN = Literal["table", "json", "name"]
+def option(*flags: str, help: str, **settings: Any) -> click.Option:
+    return click.Option(list(flags), help=help, **settings)
 
 
-def output(formats: Any) -> Option:
-    return Option("output", formats, typer.Option("-o", "--output", help="How to show it."), "table")
+def argument(name: str, metavar: str, **settings: Any) -> click.Argument:
+    return click.Argument([name], metavar=metavar, **settings)
+
+
+def path() -> click.Path:
+    return click.Path(path_type=Path)
 
 
 def verb(
-    app: typer.Typer, name: str, *, formats: Any = None, options: Sequence[Option] = (), **settings: Any
-) -> Callable[[Function], Function]:
-    """Add a command. `options` arrive as keyword arguments, for functions that take many alike."""
-    added = [*options, *CONNECTION, *([] if formats is None else [output(formats)])]
+    name: str, *params: click.Parameter, formats: Sequence[str] = (), cls: type[click.Command] = click.Command
+) -> Callable[[Function], click.Command]:
+    """The command of a function that takes a terminal and, by name, the values of its parameters."""
 
-    def register(function: Function) -> Function:
-        app.command(name, **settings)(_command(function, added))
-        return function
+    def register(function: Function) -> click.Command:
+        def command(**values: Any) -> int:
+            said = {field: values.pop(field) for field in ("url", "token", "config")}
+            terminal = Terminal(**said, output=values.pop("output", "table"))
+            return _run(terminal, partial(function, terminal, **values))
+
+        return cls(
+            name,
+            callback=command,
+            params=[*params, *_common(formats)],
+            help=inspect.getdoc(function),
+            context_settings=SETTINGS,
+        )
 
     return register
 
 
-def _command(function: Function, added: Sequence[Option]) -> Callable[..., None]:
-    signature = inspect.signature(function, eval_str=True)
-    own = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.name != "terminal" and parameter.kind is not parameter.VAR_KEYWORD
+def _common(formats: Sequence[str]) -> list[click.Parameter]:
+    common: list[click.Parameter] = [
+        option("--url", metavar="URL", help="The control plane (CORRAL_URL)."),
+        option("--token", metavar="TOKEN", help="Bearer token (CORRAL_TOKEN)."),
+        option("--config", metavar="FILE", type=path(), help="File with url and token."),
     ]
-
-    def command(**values: Any) -> None:
-        terminal = Terminal(values.pop("url"), values.pop("token"), values.pop("config"), values.pop("output", "table"))
-        raise typer.Exit(_run(terminal, partial(function, terminal, **values)))
-
-    extra = [
-        inspect.Parameter(
-            option.field,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=option.default,
-            annotation=Annotated[option.type, option.declared],
-        )
-        for option in added
-    ]
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + extra
-    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = function.__doc__
-    return command
+    if formats:
+        common.append(option("-o", "--output", type=click.Choice(formats), default=formats[0], help="How to show it."))
+    return common
 
 
 def _run(terminal: Terminal, body: Callable[[], int | None]) -> int:

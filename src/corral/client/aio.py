@@ -248,11 +248,12 @@ class AsyncClient:
             try:
                 async with self._stream(followed.call()) as pieces:
                     async for piece in pieces:
-                        patience.went_well()
                         for event in reader.feed(piece):
                             taken = followed.take(event)
                             if taken is not None:
+                                patience.went_well()
                                 yield taken
+                        patience.connected()
                         if followed.over:
                             return
                 raise cut_off(self.connection)

@@ -91,6 +91,10 @@ class Patience:
         self._failures = 0
         self._worked = False
 
+    def connected(self) -> None:
+        """Somebody answers; whether anything comes of it is not known yet."""
+        self._worked = True
+
     def went_well(self) -> None:
         self._failures, self._worked = 0, True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import time
@@ -23,6 +22,8 @@ def pause(seconds: float) -> None:
 
 
 async def pause_async(seconds: float) -> None:
+    import asyncio  # what blocks does without it
+
     await asyncio.sleep(seconds)
 
 

@@ -245,11 +245,12 @@ class Client:
             try:
                 with self._stream(followed.call()) as pieces:
                     for piece in pieces:
-                        patience.went_well()
                         for event in reader.feed(piece):
                             taken = followed.take(event)
                             if taken is not None:
+                                patience.went_well()
                                 yield taken
+                        patience.connected()
                         if followed.over:
                             return
                 raise cut_off(self.connection)

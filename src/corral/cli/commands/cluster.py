@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from corral import __version__
 from corral.cli.render import show_devices, show_diagnosis, show_node, show_nodes
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import LISTED, SHOWN, verb
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, verb
 from corral.model.faults import Fault
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The node.")]
+NAME = argument("name", "NAME")
 
 
-def add_to(app: typer.Typer) -> None:
-    verb(app, "nodes", formats=LISTED)(nodes)
-    verb(app, "devices", formats=LISTED)(devices)
-    verb(app, "doctor", formats=SHOWN)(doctor)
-    verb(app, "version", formats=SHOWN)(version)
-    node = typer.Typer(help="One node: show, confirm-dead.", rich_markup_mode=None)
-    verb(node, "show", formats=SHOWN)(node_show)
-    verb(node, "confirm-dead", formats=SHOWN)(node_confirm_dead)
-    app.add_typer(node, name="node")
-
-
+@verb("nodes", formats=LISTED)
 def nodes(terminal: Terminal) -> None:
     """List the nodes."""
     found = terminal.client.nodes()
@@ -37,6 +25,7 @@ def nodes(terminal: Terminal) -> None:
         terminal.print(show_nodes(found, wide=terminal.output == "wide"))
 
 
+@verb("devices", formats=LISTED)
 def devices(terminal: Terminal) -> None:
     """List the GPUs of all nodes."""
     found = terminal.client.devices()
@@ -48,7 +37,8 @@ def devices(terminal: Terminal) -> None:
         terminal.print(show_devices(found, wide=terminal.output == "wide"))
 
 
-def node_show(terminal: Terminal, name: Name) -> None:
+@verb("show", NAME, formats=SHOWN)
+def node_show(terminal: Terminal, name: str) -> None:
     """Show a node, its GPUs and the sessions on it."""
     found = terminal.client.node(name)
     if terminal.as_json:
@@ -57,7 +47,8 @@ def node_show(terminal: Terminal, name: Name) -> None:
         terminal.print(found["node"]["name"] if terminal.output == "name" else show_node(found))
 
 
-def node_confirm_dead(terminal: Terminal, name: Name) -> None:
+@verb("confirm-dead", NAME, formats=SHOWN)
+def node_confirm_dead(terminal: Terminal, name: str) -> None:
     """Say that a node is gone for good, which gives its sessions' room back. If it lives, they may start twice."""
     freed = terminal.client.confirm_dead(name)
     if terminal.as_json:
@@ -66,6 +57,7 @@ def node_confirm_dead(terminal: Terminal, name: Name) -> None:
         _print_names(terminal, freed["sessions"])
 
 
+@verb("doctor", formats=SHOWN)
 def doctor(terminal: Terminal) -> int:
     """Hold every invariant against every record; exits 1 when one is broken."""
     found = terminal.client.doctor()
@@ -78,6 +70,7 @@ def doctor(terminal: Terminal) -> int:
     return 0 if found["ok"] else 1
 
 
+@verb("version", formats=SHOWN)
 def version(terminal: Terminal) -> None:
     """The version of this client, and of the control plane when it answers."""
     try:
@@ -88,6 +81,15 @@ def version(terminal: Terminal) -> None:
         terminal.print_json({"client": __version__, "server": server})
     else:
         terminal.print(f"corral {__version__}" + (f", control plane {server}" if server else ""))
+
+
+node = click.Group(
+    "node",
+    help="One node: show, confirm-dead.",
+    commands=[node_show, node_confirm_dead],
+    no_args_is_help=False,
+    context_settings=SETTINGS,
+)
 
 
 def _print_names(terminal: Terminal, names: list[str]) -> None:

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
+from corral.cli.verbs import SETTINGS, argument, option, path
 from corral.model.faults import Invalid
 from corral.settings import DEFAULT_LISTEN, ManagerSettings, UpSettings, parse_listen
 
-Database = Annotated[str, typer.Option(metavar="URL", help="sqlite:////path/corral.db or postgresql://…")]
-ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes any.")]
+DATABASE = option("--database", required=True, metavar="URL", help="sqlite:////path/corral.db or postgresql://…")
+LISTEN = option("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="Where to listen; port 0 takes any.")
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("up")(up)
-    app.command("manager")(manager)
-    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("agent", context_settings=passed_on, add_help_option=False)(agent)
-    db = typer.Typer(help="The database: upgrade.", rich_markup_mode=None, callback=_no_options)
-    db.command("upgrade")(upgrade)
-    app.add_typer(db, name="db")
+def process(name: str, *params: click.Parameter, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """The command of a function that runs a process of Corral's; faults are told by `main`."""
+
+    def register(function: Callable[..., Any]) -> click.Command:
+        settings.setdefault("context_settings", SETTINGS)
+        return click.Command(name, callback=function, params=list(params), help=inspect.getdoc(function), **settings)
+
+    return register
 
 
-def up(
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything is kept.")] = None,
-    listen: ListenOption = DEFAULT_LISTEN,
-    simulate_gpus: Annotated[str | None, typer.Option(metavar="SPEC", help="4xA100:80GB, for each node.")] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Agents to start here.")] = 1,
-    cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each node; default what is here.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each node.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A label of each node.")] = None,
-    no_login: Annotated[bool, typer.Option("--no-login", help="Leave the user's own configuration alone.")] = False,
-    stop_sessions: Annotated[bool, typer.Option("--stop-sessions", help="At the end, stop sessions too.")] = False,
-) -> None:
+@process(
+    "up",
+    option("--data-dir", type=path(), metavar="DIR", help="Where everything is kept."),
+    LISTEN,
+    option("--simulate-gpus", metavar="SPEC", help="4xA100:80GB, for each node."),
+    option("--nodes", type=click.IntRange(1, 64), default=1, metavar="N", help="Agents to start here; default 1."),
+    option("--cpus", metavar="N", help="CPUs of each node; default what is here."),
+    option("--memory", metavar="SIZE", help="Memory of each node."),
+    option("--label", multiple=True, metavar="K=V", help="A label of each node (may be repeated)."),
+    option("--no-login", is_flag=True, help="Leave the user's own configuration alone."),
+    option("--stop-sessions", is_flag=True, help="At the end, stop sessions too."),
+)
+def up(data_dir: Path | None, listen: str, label: tuple[str, ...], no_login: bool, **values: Any) -> None:
     """Run everything for one machine: manager, agents, database. Prints `ready http://…` when it accepts work.
 
     Stopping it leaves running sessions running; the next `corral up` on the same data finds them again.
@@ -43,13 +48,9 @@ def up(
     settings = UpSettings(
         data_dir=(data_dir or _usual_data_dir()).expanduser().absolute(),
         listen=parse_listen(listen),
-        simulate_gpus=simulate_gpus,
-        nodes=nodes,
-        cpus=cpus,
-        memory=memory,
         login=not no_login,
-        stop_sessions=stop_sessions,
-        labels=tuple(label or ()),
+        labels=label,
+        **values,
     )
     _require_sensible(settings)
     from corral import server
@@ -57,12 +58,14 @@ def up(
     server.up(settings)
 
 
-def manager(
-    database: Database,
-    listen: ListenOption = DEFAULT_LISTEN,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="How agents and managers reach this one.")] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Make the first tokens beside it.")] = None,
-) -> None:
+@process(
+    "manager",
+    DATABASE,
+    LISTEN,
+    option("--url", metavar="URL", help="How agents and managers reach this one."),
+    option("--token-file", type=path(), metavar="FILE", help="Make the first tokens beside it."),
+)
+def manager(database: str, listen: str, url: str | None, token_file: Path | None) -> None:
     """Run one manager; any number of them share one PostgreSQL."""
     settings = ManagerSettings(database=database, listen=parse_listen(listen), url=url, token_file=token_file)
     from corral import server
@@ -70,22 +73,30 @@ def manager(
     server.run_manager(settings)
 
 
-def agent(ctx: typer.Context) -> None:
+@process(
+    "agent",
+    argument("words", "[OPTION]...", nargs=-1, type=click.UNPROCESSED),
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+)
+def agent(words: tuple[str, ...]) -> int:
     """Run this machine's agent (`corral agent --help` for its options)."""
     from corral.agent.__main__ import main
 
-    raise typer.Exit(main(ctx.args) or 0)
+    return main(words)
 
 
-def upgrade(database: Database) -> None:
+@process("upgrade", DATABASE)
+def upgrade(database: str) -> None:
     """Bring a database to this version's form; nothing happens to one that has it."""
     from corral.store import upgrade as upgrade_database
 
     upgrade_database(database)
 
 
-def _no_options() -> None:
-    """The database: upgrade."""
+db = click.Group(
+    "db", help="The database: upgrade.", commands=[upgrade], no_args_is_help=False, context_settings=SETTINGS
+)
 
 
 def _usual_data_dir() -> Path:
@@ -96,7 +107,7 @@ def _require_sensible(settings: UpSettings) -> None:
     """What an agent would refuse is refused here, before anything is started."""
     from corral.model.resources import parse_cpu_milli, parse_fleet, parse_memory_mib
 
-    for option, parse, value in (
+    for flag, parse, value in (
         ("--simulate-gpus", parse_fleet, settings.simulate_gpus),
         ("--cpus", parse_cpu_milli, settings.cpus),
         ("--memory", parse_memory_mib, settings.memory),
@@ -104,7 +115,7 @@ def _require_sensible(settings: UpSettings) -> None:
         try:
             _ = value is None or parse(value)
         except Invalid as error:
-            raise Invalid(error.code, f"{option}: {error.message}", subject=option) from None
+            raise Invalid(error.code, f"{flag}: {error.message}", subject=flag) from None
     for label in settings.labels:
         if not label.partition("=")[0] or "=" not in label:
             raise Invalid("bad_pair", f"--label {label[:80]!r} is not KEY=VALUE", subject="--label")

@@ -1,55 +1,45 @@
-"""What is done to sessions and asked of them: ps, show, wait, cancel, hold, release, requeue, update, logs."""
+"""What is done to sessions and asked of them: ps, show, wait, cancel, hold, release, requeue, update, logs.
+
+An ID is a session's id, an unambiguous beginning of one, or `last`.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import typer
+import click
 
 from corral.cli import exits
 from corral.cli.render import show_session, show_sessions
 from corral.cli.request import pairs
 from corral.cli.terminal import Terminal, write_bytes
-from corral.cli.verbs import LISTED, SHOWN, verb
+from corral.cli.verbs import LISTED, SHOWN, argument, option, verb
 from corral.model.faults import Fault, Invalid
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="A session's id, the beginning of one, or `last`.")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids, beginnings of ids, or `last`.")]
+ID = argument("id_", "ID")
+IDS = argument("ids", "ID...", nargs=-1, required=True)
 LIVE = ("pending", "placed", "starting", "running", "stopping")
 PAGE = 1000
 
 
-def add_to(app: typer.Typer) -> None:
-    verb(app, "ps", formats=LISTED)(ps)
-    verb(app, "show", formats=SHOWN)(show)
-    verb(app, "wait", formats=SHOWN)(wait)
-    verb(app, "cancel", formats=SHOWN)(cancel)
-    verb(app, "hold", formats=SHOWN)(hold)
-    verb(app, "release", formats=SHOWN)(release)
-    verb(app, "requeue", formats=SHOWN)(requeue)
-    verb(app, "update", formats=SHOWN)(update)
-    verb(app, "logs")(logs)
-
-
-def ps(
-    terminal: Terminal,
-    phase: Annotated[list[str] | None, typer.Option(help="Only this phase, `ended` too (may be repeated).")] = None,
-    everything: Annotated[bool, typer.Option("-a", "--all", help="Also what has ended.")] = False,
-    owner: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
-    group: Annotated[str | None, typer.Option(help="Only this resource group's.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this label.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="At most so many; 0 for all.")] = 100,
-) -> None:
+@verb(
+    "ps",
+    option("--phase", multiple=True, help="Only this phase, `ended` too (may be repeated)."),
+    option("-a", "--all", "everything", is_flag=True, help="Also what has ended."),
+    option("--owner", help="Only this user's."),
+    option("--project", help="Only this project's."),
+    option("--group", help="Only this resource group's."),
+    option("--name", help="Only those of this name."),
+    option("--label", metavar="K=V", multiple=True, help="Only with this label (may be repeated)."),
+    option("-n", "--limit", type=click.IntRange(0), default=100, help="At most so many (100); 0 for all."),
+    formats=LISTED,
+)
+def ps(terminal: Terminal, phase: tuple[str, ...], everything: bool, limit: int, **values: Any) -> None:
     """List the sessions that have not ended, newest first; with -a all of them."""
-    pairs("label", label or [])
-    filters: dict[str, Any] = {
-        "phase": phase or (None if everything else LIVE),
-        "owner": owner, "project": project, "group": group, "name": name, "label": label,
-    }  # fmt: skip
+    pairs("label", values["label"])
+    filters: dict[str, Any] = {"phase": phase or (None if everything else LIVE), **values}
     found, more = _list(terminal, filters, limit)
     if terminal.as_json:
         terminal.print_json(found)
@@ -73,18 +63,21 @@ def _list(terminal: Terminal, filters: dict[str, Any], limit: int) -> tuple[list
     return found, False
 
 
-def show(terminal: Terminal, ids: Ids) -> int:
+@verb("show", IDS, formats=SHOWN)
+def show(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Show sessions in full."""
     found, code = terminal.each(ids, terminal.client.get)
-    _print(terminal, ids, found, lambda one: show_session(one), gap=True)
+    _print(terminal, ids, found, show_session, gap=True)
     return code
 
 
-def wait(
-    terminal: Terminal,
-    ids: Ids,
-    timeout: Annotated[float | None, typer.Option(metavar="S", min=0, help="Give up after so many seconds.")] = None,
-) -> int:
+@verb(
+    "wait",
+    IDS,
+    option("--timeout", type=click.FloatRange(0), metavar="S", help="Give up after so many seconds."),
+    formats=SHOWN,
+)
+def wait(terminal: Terminal, ids: tuple[str, ...], timeout: float | None) -> int:
     """Wait until sessions have ended, and exit as they did: the first that was not 0, in the order given."""
     from corral.client import host
 
@@ -103,52 +96,58 @@ def wait(
     return next((code for one in ended if (code := exits.code_of_session(one))), 0)
 
 
-def cancel(terminal: Terminal, ids: Ids) -> int:
+@verb("cancel", IDS, formats=SHOWN)
+def cancel(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Ask sessions to stop."""
     return _act(terminal, ids, terminal.client.cancel)
 
 
-def hold(terminal: Terminal, ids: Ids) -> int:
+@verb("hold", IDS, formats=SHOWN)
+def hold(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Keep pending sessions from starting."""
     return _act(terminal, ids, terminal.client.hold)
 
 
-def release(terminal: Terminal, ids: Ids) -> int:
+@verb("release", IDS, formats=SHOWN)
+def release(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Let held sessions start."""
     return _act(terminal, ids, terminal.client.release)
 
 
-def requeue(terminal: Terminal, ids: Ids) -> int:
+@verb("requeue", IDS, formats=SHOWN)
+def requeue(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Run sessions again: live ones are stopped and queued again, ended ones get a new session."""
     return _act(terminal, ids, terminal.client.requeue)
 
 
-def update(
-    terminal: Terminal,
-    ids: Ids,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="While pending.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="While pending.")] = None,
-    time: Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit, until it ends.")] = None,
-) -> int:
+@verb(
+    "update",
+    IDS,
+    option("--priority", type=int, metavar="N", help="While pending."),
+    option("--group", metavar="NAME", help="While pending."),
+    option("--time", metavar="DURATION", help="Time limit, until it ends."),
+    formats=SHOWN,
+)
+def update(terminal: Terminal, ids: tuple[str, ...], **given: Any) -> int:
     """Change sessions that have not ended."""
-    given = {"priority": priority, "group": group, "time": time}
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
         raise Invalid("nothing_asked", "say what to change: --priority, --group or --time")
     return _act(terminal, ids, lambda id_: terminal.client.update(id_, **changes))
 
 
-def logs(
-    terminal: Terminal,
-    id_: Id,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
-    rank: Annotated[int, typer.Option(min=0, help="Of which rank.")] = 0,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Its standard error.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of which attempt; default the newest.")] = None,
-    offset: Annotated[int, typer.Option(min=0, help="From this byte on.")] = 0,
-) -> None:
+@verb(
+    "logs",
+    ID,
+    option("-f", "--follow", is_flag=True, help="Go on until it ends."),
+    option("--rank", type=click.IntRange(0), default=0, help="Of which rank; default 0."),
+    option("--stderr", is_flag=True, help="Its standard error."),
+    option("--attempt", type=click.IntRange(1), help="Of which attempt; default the newest."),
+    option("--offset", type=click.IntRange(0), default=0, help="From this byte on."),
+)
+def logs(terminal: Terminal, id_: str, follow: bool, stderr: bool, offset: int, **which: Any) -> None:
     """Print a session's output."""
-    what: dict[str, Any] = {"rank": rank, "stream": "stderr" if stderr else "stdout", "attempt": attempt}
+    what: dict[str, Any] = {"stream": "stderr" if stderr else "stdout", **which}
     if not follow:
         write_bytes(terminal.client.logs(id_, offset=offset, **what))
         return
@@ -161,7 +160,7 @@ def logs(
         sys.stdout.buffer.flush()
 
 
-def _act(terminal: Terminal, ids: list[str], act: Callable[[str], Mapping[str, Any]]) -> int:
+def _act(terminal: Terminal, ids: Sequence[str], act: Callable[[str], Mapping[str, Any]]) -> int:
     done, code = terminal.each(ids, act)
     _print(terminal, ids, done, lambda one: one["id"])
     return code
@@ -169,7 +168,7 @@ def _act(terminal: Terminal, ids: list[str], act: Callable[[str], Mapping[str, A
 
 def _print(
     terminal: Terminal,
-    ids: list[str],
+    ids: Sequence[str],
     found: list[Any],
     text: Callable[[Any], str],
     *,

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import typer
+import click
 
-from corral.cli.commands.sessions import Id
+from corral.cli.commands.sessions import ID
 from corral.cli.render import show_event, show_explanation, show_history, show_launches
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import verb
-
-FORMATS = Literal["table", "json"]
+from corral.cli.verbs import TOLD, option, verb
 
 
-def add_to(app: typer.Typer) -> None:
-    verb(app, "history", formats=FORMATS)(history)
-    verb(app, "events", formats=FORMATS)(events)
-    verb(app, "explain", formats=FORMATS)(explain)
-    verb(app, "audit-launch", formats=FORMATS)(audit_launch)
-
-
-def history(terminal: Terminal, id_: Id) -> None:
+@verb("history", ID, formats=TOLD)
+def history(terminal: Terminal, id_: str) -> None:
     """Everything that happened to a session, in order."""
     found = terminal.client.history(id_)
     if terminal.as_json:
@@ -32,11 +24,13 @@ def history(terminal: Terminal, id_: Id) -> None:
         terminal.print(show_history(found))
 
 
-def events(
-    terminal: Terminal,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what happens.")] = False,
-    after: Annotated[int, typer.Option(metavar="N", min=0, help="Only what came after this event.")] = 0,
-) -> None:
+@verb(
+    "events",
+    option("-f", "--follow", is_flag=True, help="Go on with what happens."),
+    option("--after", type=click.IntRange(0), default=0, metavar="N", help="Only what came after this event."),
+    formats=TOLD,
+)
+def events(terminal: Terminal, follow: bool, after: int) -> None:
     """Everything that happened to all sessions, in the order it was committed; with -o json one object a line."""
     if follow:
         for event in terminal.client.follow_events(after):
@@ -53,7 +47,8 @@ def _print_event(terminal: Terminal, event: Any) -> None:
     sys.stdout.flush()
 
 
-def explain(terminal: Terminal, id_: Id) -> None:
+@verb("explain", ID, formats=TOLD)
+def explain(terminal: Terminal, id_: str) -> None:
     """Why a session does not start, or what is still missing until it runs."""
     found = terminal.client.explain(id_)
     if terminal.as_json:
@@ -62,7 +57,8 @@ def explain(terminal: Terminal, id_: Id) -> None:
         terminal.print(show_explanation(found))
 
 
-def audit_launch(terminal: Terminal, id_: Id) -> int:
+@verb("audit-launch", ID, formats=TOLD)
+def audit_launch(terminal: Terminal, id_: str) -> int:
     """The records that show that each launch of a session began at most once; exits 1 if one began twice."""
     found = terminal.client.launches(id_)
     if terminal.as_json:

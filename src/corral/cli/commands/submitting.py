@@ -6,30 +6,26 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from corral.cli import exits, request, scripts, specfile
 from corral.cli.options import SUBMIT
 from corral.cli.render import show_plan
 from corral.cli.terminal import Terminal, one_line
-from corral.cli.verbs import SHOWN, verb
+from corral.cli.verbs import SHOWN, argument, verb
 from corral.model.faults import Invalid, Refused
 from corral.model.spec import NAME
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND [ARG]... | SCRIPT [ARG]...", help="What to run.", show_default=False),
-]
 SCRIPT = "corral.script"
+WORDS = argument("words", "-- COMMAND [ARG]... | SCRIPT [ARG]...", nargs=-1)
 
 
-class SubmitCommand(TyperCommand):
+class SubmitCommand(click.Command):
     """Options end at the first word. Without `--` before it that word is a script, whose own lines are options too."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
         words = self._words(ctx, args)
         dashed = len(words) < len(args) and args[len(args) - len(words) - 1] == "--"
@@ -39,25 +35,21 @@ class SubmitCommand(TyperCommand):
             args = [*scripts.check(words[0], script, lambda line: self._words(ctx, line)), *args]
         return super().parse_args(ctx, args)
 
-    def _words(self, ctx: Any, args: list[str]) -> list[str]:
+    def _words(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words that are no options."""
         opts, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
-        return [*(opts.get("words") or ()), *rest]
+        words = opts.get("words")
+        return [*(words if isinstance(words, list | tuple) else ()), *rest]
 
 
-def add_to(app: typer.Typer) -> None:
-    settings: dict[str, Any] = {"cls": SubmitCommand}
-    verb(app, "submit", formats=SHOWN, options=SUBMIT, **settings)(submit)
-    verb(app, "run", formats=SHOWN, options=SUBMIT, **settings)(run)
-
-
-def submit(terminal: Terminal, ctx: typer.Context, words: Words = None, **values: Any) -> int:
+@verb("submit", WORDS, *SUBMIT, formats=SHOWN, cls=SubmitCommand)
+def submit(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
     """Submit a session and print its id.
 
     Write a command after `--`, or name a script: it is stored as it is now, and its `#CORRAL` and `#SBATCH` lines are
     options. With `-f`, the fields of the REST body; options given here go before them.
     """
-    bodies = _bodies(terminal, ctx, words, values)
+    bodies = _bodies(terminal, list(words), values)
     if values["dry_run"]:
         return _dry_run(terminal, bodies)
     sessions = _submit(terminal, bodies)
@@ -68,9 +60,10 @@ def submit(terminal: Terminal, ctx: typer.Context, words: Words = None, **values
     return 0
 
 
-def run(terminal: Terminal, ctx: typer.Context, words: Words = None, **values: Any) -> int:
+@verb("run", WORDS, *SUBMIT, formats=SHOWN, cls=SubmitCommand)
+def run(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
     """Submit a session, show its output as it comes, and exit as it does. Ctrl-C asks it to stop."""
-    bodies = _bodies(terminal, ctx, words, values)
+    bodies = _bodies(terminal, list(words), values)
     if values["dry_run"]:
         return _dry_run(terminal, bodies)
     if len(bodies) != 1:
@@ -113,16 +106,13 @@ def _submit(terminal: Terminal, bodies: list[Any]) -> list[Any]:
 # --- what is asked
 
 
-def _bodies(
-    terminal: Terminal, ctx: typer.Context, words: list[str] | None, values: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _bodies(terminal: Terminal, words: list[str], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The body of each request, with what it refers to stored."""
     given = request.fields_of(values)
     request.require_text([str(value) for value in given.values()], "option value")
-    words = words or []
     request.require_text(words, "argument")
     store = not values["dry_run"]
-    script: scripts.Script | None = ctx.meta.get(SCRIPT)
+    script: scripts.Script | None = click.get_current_context().meta.get(SCRIPT)
     if script is not None:
         for option in script.ignored:
             terminal.note(f"{one_line(words[0])}: {one_line(option)} means nothing here and is left out")
