@@ -20,7 +20,7 @@ def run(count: int = COUNT) -> dict[str, float]:
     bare = _median_ms([sys.executable, "-c", "pass"], count, {})
     shown = _median_ms([corral, "--help"], count, {})
     with plane() as running:
-        running.submit([{"command": ["/bin/true"], "cpus": "0.01", "memory": "1MiB"}] * 20)
+        running.submit([{"command": ["/bin/true"], "cpus": "0.01", "memory": "8MiB"}] * 20)
         running.wait_ended(20)
         listed = _median_ms([corral, "ps"], count, {"CORRAL_URL": running.url, "CORRAL_TOKEN": running.token})
     return {"python_ms": bare, "help_ms": shown, "ps_ms": listed}

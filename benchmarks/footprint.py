@@ -16,7 +16,7 @@ def run(count: int = COUNT) -> dict[str, float]:
     """MiB of proportional set size per session, and percent of one core over twenty idle seconds."""
     with plane() as running:
         ids = running.submit(
-            [{"command": ["/bin/sleep", "1000"], "cpus": "0.001", "memory": "1MiB", "grace": 0}] * count
+            [{"command": ["/bin/sleep", "1000"], "cpus": "0.001", "memory": "8MiB", "grace": 0}] * count
         )
         _wait_running(running, count)
         time.sleep(5)

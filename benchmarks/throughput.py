@@ -21,7 +21,7 @@ def run(count: int = COUNT, cpus: str = "0.01") -> dict[str, float]:
         for _ in range(ROUNDS):
             floors.append(spawn_all(count))
             began = time.perf_counter()
-            running.submit([{"command": ["/bin/true"], "cpus": cpus, "memory": "1MiB"}] * count)
+            running.submit([{"command": ["/bin/true"], "cpus": cpus, "memory": "8MiB"}] * count)
             ended += count
             running.wait_ended(ended)
             ours.append(time.perf_counter() - began)

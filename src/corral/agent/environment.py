@@ -56,7 +56,7 @@ def spec_for(
     barrier = launch.ranks > 1
     command = launch.command if provided.script is None else (provided.script, *launch.command)
     early = launch.early_signal
-    enforced = launch.memory_enforced or machine.containment.get("memory") == "v2"
+    enforced = launch.memory_enforced or machine.containment.get("memory_version") == 2
     spec = Spec(
         token=token,
         boot_id=machine.boot_id,

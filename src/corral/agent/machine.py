@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pwd
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from corral.agent import jobdir, trees
+from corral.agent.jobspec import JsonObject
 from corral.agent.ports import Machine
 
 TMPFS = ("tmpfs", "ramfs")
@@ -18,16 +20,34 @@ TMPFS = ("tmpfs", "ramfs")
 def read_machine(state: str, name: str, cpu_milli: int | None, memory_mib: int | None) -> Machine:
     """This machine, with what it offers cut (or stretched, for trying) to the amounts given."""
     user = pwd.getpwuid(os.getuid())
-    tree = hashlib.sha256(os.path.abspath(state).encode()).hexdigest()[:12]
+    boot_id = jobdir.boot_id()
     return Machine(
-        boot_id=jobdir.boot_id(),
+        boot_id=boot_id,
         hardware_id=_hardware_id(state),
         cpu_milli=len(os.sched_getaffinity(0)) * 1000 if cpu_milli is None else cpu_milli,
         memory_mib=psutil.virtual_memory().total // 2**20 if memory_mib is None else memory_mib,
-        containment=trees.detect(f"corral-{tree}").to_json(),
+        containment=_containment(state, boot_id),
         home=user.pw_dir,
         user=user.pw_name,
     )
+
+
+def _containment(state: str, boot_id: str) -> JsonObject:
+    """Where this node's trees live, chosen once per boot: its folders lie beneath the cgroup of the agent that chose,
+    and an agent started from another must find the same trees."""
+    kept = Path(state) / "containment.json"
+    try:
+        known = json.loads(kept.read_text())
+        if known["boot_id"] == boot_id:
+            return known["containment"]
+    except (OSError, ValueError, KeyError):
+        pass
+    tree = hashlib.sha256(os.path.abspath(state).encode()).hexdigest()[:12]
+    found = trees.detect(f"corral-{tree}").to_json()
+    partial = kept.with_suffix(".partial")
+    partial.write_text(json.dumps({"boot_id": boot_id, "containment": found}))
+    partial.replace(kept)
+    return found
 
 
 def _hardware_id(state: str) -> str:
