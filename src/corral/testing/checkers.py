@@ -264,3 +264,9 @@ def is_known(database: SimDatabase, token: str) -> bool:
 def certified(database: SimDatabase, token: str) -> bool:
     row = database.raw.execute("SELECT certificate FROM kernel WHERE token = ?", (token,)).fetchone()
     return row is not None and row[0] is not None
+
+
+def last_heard(database: SimDatabase, node: str) -> float:
+    """When a valid exchange or registration of the node was last accepted; long ago if never."""
+    row = database.raw.execute("SELECT seen_at FROM node WHERE name = ?", (node,)).fetchone()
+    return row[0] if row is not None else 0.0

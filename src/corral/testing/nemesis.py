@@ -42,7 +42,7 @@ class Battlefield(Protocol):
 
 
 KINDS_OFF_IN = 0.45
-ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim", "agent_twice")
+ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim")
 
 
 class Nemesis:

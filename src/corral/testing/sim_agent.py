@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import json
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -36,20 +35,6 @@ SLOW_PROVISION_S = 20.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-OfDirs = Callable[Concatenate["SimJobDirs", P], Coroutine[Any, Any, R]]
-
-
-def _blocking(method: OfDirs[P, R]) -> OfDirs[P, R]:
-    @functools.wraps(method)
-    async def alone(self: SimJobDirs, /, *args: P.args, **named: P.kwargs) -> R:
-        async with self.turn:
-            return await method(self, *args, **named)
-
-    return alone
-
-
 class SimJobDirs:
     """agent.ports.JobDirs. `run` is the run directory: on the tmpfs, or on the disk of a node without one.
 
@@ -62,98 +47,98 @@ class SimJobDirs:
         self._jobs = f"{run}/jobs"
         self._records = records
         self._made = 0
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
 
-    @_blocking
     async def read_run_id(self) -> str | None:
-        try:
-            return (await self._files.read(f"{self._run}/run_id")).decode() or None
-        except FileNotFoundError:
-            return None
+        async with self._turn:
+            try:
+                return (await self._files.read(f"{self._run}/run_id")).decode() or None
+            except FileNotFoundError:
+                return None
 
-    @_blocking
     async def write_run_id(self, run_id: str) -> None:
-        await self._files.make_directories(self._jobs)
-        await self._files.replace_atomic(f"{self._run}/run_id", run_id.encode())
+        async with self._turn:
+            await self._files.make_directories(self._jobs)
+            await self._files.replace_atomic(f"{self._run}/run_id", run_id.encode())
 
-    @_blocking
     async def tokens(self) -> list[str]:
-        await self._files.make_directories(self._jobs)
-        names = await self._files.list(self._jobs)
-        for name in names:
-            if name.startswith("."):
-                await self._files.remove_tree(f"{self._jobs}/{name}")
-        return [name for name in names if not name.startswith(".")]
+        async with self._turn:
+            await self._files.make_directories(self._jobs)
+            names = await self._files.list(self._jobs)
+            for name in names:
+                if name.startswith("."):
+                    await self._files.remove_tree(f"{self._jobs}/{name}")
+            return [name for name in names if not name.startswith(".")]
 
-    @_blocking
     async def accept(self, token: str, spec: JsonObject, files: Mapping[str, bytes]) -> None:
-        self._made += 1
-        partial = f"{self._jobs}/.new-{token}-{self._made}"
-        try:
-            await self._files.make_directories(partial)
-            await self._files.create_excl(f"{partial}/{jobdir.SPEC}", json.dumps(spec).encode())
-            await sim_jobdir.reserve(self._files, partial)
-            for path, data in files.items():
-                await self._files.make_directories(path.rsplit("/", 1)[0])
-                await self._files.append(path, data)
-            await self._files.rename(partial, f"{self._jobs}/{token}")
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                await self._files.remove_tree(partial)
-            if error.errno in FULL:
-                raise NoRoom(str(error)) from None
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+        async with self._turn:
+            self._made += 1
+            partial = f"{self._jobs}/.new-{token}-{self._made}"
+            try:
+                await self._files.make_directories(partial)
+                await self._files.create_excl(f"{partial}/{jobdir.SPEC}", json.dumps(spec).encode())
+                await sim_jobdir.reserve(self._files, partial)
+                for path, data in files.items():
+                    await self._files.make_directories(path.rsplit("/", 1)[0])
+                    await self._files.append(path, data)
+                await self._files.rename(partial, f"{self._jobs}/{token}")
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    await self._files.remove_tree(partial)
+                if error.errno in FULL:
+                    raise NoRoom(str(error)) from None
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+
+    async def read(self, token: str, name: str) -> JsonObject | None:
+        async with self._turn:
+            return await sim_jobdir.read_object(self._files, f"{self._jobs}/{token}", name)
+
+    async def write(self, token: str, name: str, value: JsonObject) -> None:
+        async with self._turn:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    await sim_jobdir.write_object(self._files, f"{self._jobs}/{token}", name, value)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise NoRoom(str(error)) from None
                 raise
 
-    @_blocking
-    async def read(self, token: str, name: str) -> JsonObject | None:
-        return await sim_jobdir.read_object(self._files, f"{self._jobs}/{token}", name)
-
-    @_blocking
-    async def write(self, token: str, name: str, value: JsonObject) -> None:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                await sim_jobdir.write_object(self._files, f"{self._jobs}/{token}", name, value)
-        except OSError as error:
-            if error.errno in FULL:
-                raise NoRoom(str(error)) from None
-            raise
-
-    @_blocking
     async def decision(self, token: str) -> str | None:
-        return await sim_jobdir.decision_of(self._files, f"{self._jobs}/{token}")
+        async with self._turn:
+            return await sim_jobdir.decision_of(self._files, f"{self._jobs}/{token}")
 
-    @_blocking
     async def void(self, token: str, reason: str, at: float) -> bool:
-        folder = f"{self._jobs}/{token}"
-        words: JsonObject = {"says": "void", "by": "agent", "reason": reason, "at": at, "version": jobdir.VERSION}
-        if await sim_jobdir.decide(self._files, folder, "void.tmp", words):
-            self._records.said_void.add(token)
-        return await sim_jobdir.decision_of(self._files, folder) == "void"
+        async with self._turn:
+            folder = f"{self._jobs}/{token}"
+            words: JsonObject = {"says": "void", "by": "agent", "reason": reason, "at": at, "version": jobdir.VERSION}
+            if await sim_jobdir.decide(self._files, folder, "void.tmp", words):
+                self._records.said_void.add(token)
+            return await sim_jobdir.decision_of(self._files, folder) == "void"
 
-    @_blocking
     async def is_locked(self, token: str) -> bool:
-        try:
-            return await self._files.is_locked(f"{self._jobs}/{token}/{jobdir.LOCK}")
-        except FileNotFoundError:
-            return False
+        async with self._turn:
+            try:
+                return await self._files.is_locked(f"{self._jobs}/{token}/{jobdir.LOCK}")
+            except FileNotFoundError:
+                return False
 
-    @_blocking
     async def try_lock(self, token: str) -> bool:
-        return await sim_jobdir.try_lock(self._files, f"{self._jobs}/{token}")
+        async with self._turn:
+            return await sim_jobdir.try_lock(self._files, f"{self._jobs}/{token}")
 
-    @_blocking
     async def unlock(self, token: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            await self._files.unlock(f"{self._jobs}/{token}/{jobdir.LOCK}")
+        async with self._turn:
+            with contextlib.suppress(FileNotFoundError):
+                await self._files.unlock(f"{self._jobs}/{token}/{jobdir.LOCK}")
 
-    @_blocking
     async def collect(self, token: str) -> None:
-        gone = f"{self._jobs}/.gone-{token}"
-        with contextlib.suppress(FileNotFoundError):
-            await self._files.rename(f"{self._jobs}/{token}", gone)
-        with contextlib.suppress(OSError):
-            await self._files.remove_tree(gone)
+        async with self._turn:
+            gone = f"{self._jobs}/.gone-{token}"
+            with contextlib.suppress(FileNotFoundError):
+                await self._files.rename(f"{self._jobs}/{token}", gone)
+            with contextlib.suppress(OSError):
+                await self._files.remove_tree(gone)
 
 
 class Forks(Protocol):

@@ -15,7 +15,7 @@ from corral.agent.environment import Layout
 from corral.agent.jobs import Jobs
 from corral.agent.ports import Birth, Machine, NoRoom, Unsafe
 from corral.model.node import DeviceInventory
-from corral.testing.checkers import certified, is_known
+from corral.testing.checkers import certified, is_known, last_heard
 from corral.testing.disk import SimDisk, SimFiles
 from corral.testing.process import SimProcess
 from corral.testing.sim_agent import SimDevices, SimJobDirs, SimLink, SimProvision, SimShims, SimTreesPort
@@ -38,16 +38,22 @@ CPU_MILLI, MEMORY_MIB, VRAM_MIB = 4000, 4096, 8192
 FIRST_PID, LAST_PID = 1000, 1060
 
 
+TWIN_LIVES_S, TWIN_LOOKS_S, SILENCE_S = 40.0, 0.5, 20.0
+
+
 class SimNode:
-    def __init__(self, site: Site, name: str, gpus: int) -> None:
+    """`name` is the node it says it is, `place` the machine it is: of a cloned machine the two differ."""
+
+    def __init__(self, site: Site, name: str, gpus: int, place: str = "") -> None:
         self.site = site
         self.loop = site.loop
         self.name = name
-        self.chance = random.Random(f"{site.seed}:node:{name}")
+        self.place = place or name
+        self.chance = random.Random(f"{site.seed}:node:{self.place}")
         self.clock = site.clock()
         step_s = site.size.disk_step_s
-        self.disk = SimDisk(site.loop, site.faults, name, step_s=step_s)
-        self.trees = SimTrees(site.loop, site.faults, name, site.truth, step_s=step_s)
+        self.disk = SimDisk(site.loop, site.faults, self.place, step_s=step_s)
+        self.trees = SimTrees(site.loop, site.faults, self.place, site.truth, step_s=step_s)
         self.store = LedgerDisk(self.disk)
         self.fleet = [
             DeviceInventory(f"SIM-{name}-{index}", index, "sim", "A100", None, VRAM_MIB) for index in range(gpus)
@@ -61,23 +67,24 @@ class SimNode:
         self._zygotes: list[SimProcess] = []
         self._shims: dict[tuple[int, int], SimJob] = {}
         self._last_pid = FIRST_PID
+        self._twin: SimNode | None = None
         self._last_start = 0
 
     # --- the machine
 
     def machine(self) -> Machine:
-        return Machine(f"boot-{self.name}-{self.boots}", f"hardware-{self.name}", CPU_MILLI, MEMORY_MIB)
+        return Machine(f"boot-{self.place}-{self.boots}", f"hardware-{self.name}", CPU_MILLI, MEMORY_MIB)
 
     def power_on(self) -> None:
         self.is_on = True
         self.boots += 1
-        self.site.network.lighten(self.name)
+        self.site.network.lighten(self.place)
         self.start_agent()
 
     def power_off(self, *, power_lost: bool) -> None:
         """All of its processes end at once, in silence. What was not durable is forgotten."""
         self.is_on = False
-        self.site.network.darken(self.name)
+        self.site.network.darken(self.place)
         for process in self.processes():
             process.kill(silently=True)
         self.trees.power_off()
@@ -100,7 +107,7 @@ class SimNode:
     def start_agent(self) -> None:
         if not self.is_on or (self.agent is not None and self.agent.alive):
             return
-        self.agent = process = self.site.process(self.name, self.clock)
+        self.agent = process = self.site.process(self.place, self.clock)
         process.at_exit.append(self._agent_ended)
         run_agent(self, process)
 
@@ -109,12 +116,12 @@ class SimNode:
         self.site.later(10.0, self.start_agent)
 
     def new_zygote(self) -> SimProcess:
-        zygote = self.site.process(f"{self.name}.zygote", self.clock)
+        zygote = self.site.process(f"{self.place}.zygote", self.clock)
         self._zygotes = [*(one for one in self._zygotes if one.alive), zygote]
         return zygote
 
     def fork_shim(self, birth: Birth) -> None:
-        process = self.site.process(f"{self.name}.shim", self.clock)
+        process = self.site.process(f"{self.place}.shim", self.clock)
         pid, start_time = self._new_pid()
         around = Surroundings(
             self.disk, self.trees, self.records, lambda token: draw_job(self.site.seed, token), self.notify
@@ -195,6 +202,25 @@ class SimNode:
         process.pause()
         self.site.later(20.0, process.resume)
         return True
+
+    def clone(self) -> bool:
+        """EP2: a second machine from a copy of this one's disk, as long as this one is heard: it may start nothing."""
+        if self._twin is not None or self.agent is None or not self.agent.alive:
+            return False
+        twin = self._twin = SimNode(self.site, self.name, len(self.fleet), f"{self.name}.twin{self.boots}")
+        twin.store = self.store.clone(twin.disk)
+        twin.power_on()
+        self._end_twin_by(twin, self.loop.now_s + TWIN_LIVES_S)
+        return True
+
+    def _end_twin_by(self, twin: SimNode, at_s: float) -> None:
+        """Before the original has been silent for so long that the copy may rightly be taken for it."""
+        heard_s = last_heard(self.site.database, self.name)
+        if self.loop.now_s >= at_s or self.site.database.now() - heard_s > SILENCE_S:
+            twin.power_off(power_lost=True)
+            self._twin = None
+        else:
+            self.loop.at(TWIN_LOOKS_S, self._end_twin_by, twin, at_s)
 
     # --- at the end
 
