@@ -67,8 +67,8 @@ def _next_epoch(tx: Tx, registration: wire.Registration, before: Node | None) ->
             f"the name {before.name} belongs to another machine; give this one another --name",
             subject=before.name,
         )
-    known = before.nonce in registration.nonces
-    if not known and before.incarnation != registration.incarnation and tx.now - before.seen_at < NODE_TIMEOUT_S:
+    same = before.nonce in registration.nonces and before.boot_id == registration.boot_id
+    if not same and tx.now - before.seen_at < NODE_TIMEOUT_S:  # a copy of a machine that answers is not that machine
         raise Refused(
             "identity_in_use",
             f"another agent holds the name {before.name} (heard {tx.now - before.seen_at:.0f} s ago); "
