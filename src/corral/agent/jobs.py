@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from corral.agent import jobdir
-from corral.agent.environment import Layout, spec_for
+from corral.agent.environment import Layout, Me, spec_for
 from corral.agent.horizon import Horizon
 from corral.agent.jobspec import JsonObject
 from corral.agent.outbox import Outbox, result_of
@@ -35,7 +35,6 @@ from corral.wire import KernelOrder, Launch
 START_TTL_S = 60.0
 SWEEP_S = 5.0
 PREPARATIONS = 16
-LOOKS = 64
 KILL_PAUSE_S = 0.05
 LAST_KILL_PAUSE_S = 2.0
 PERMISSION_EXPIRED = Why("permission_expired", "the order to start it was too old by the time it could be started")
@@ -53,14 +52,6 @@ CRASH_POINTS = (
     "agent.before_lost",
     "agent.before_collect",
 )
-
-
-class Settings(Protocol):
-    """Who this agent is just now; `epoch` changes with a registration."""
-
-    name: str
-    run_id: str
-    epoch: int
 
 
 @dataclass(slots=True)
@@ -83,7 +74,7 @@ class Jobs:
 
     def __init__(
         self,
-        me: Settings,
+        me: Me,
         machine: Machine,
         layout: Layout,
         dirs: JobDirs,
