@@ -10,14 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from corral.cli import slurm
+from corral.cli.directives import Directive
 from corral.model.faults import Invalid
-
-
-class Directive(NamedTuple):
-    """One line's options, as words for the command's own parser."""
-
-    line: int
-    words: list[str]
 
 
 class Script(NamedTuple):

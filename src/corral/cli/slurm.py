@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from corral.cli.directives import Directive
 from corral.model.faults import Invalid
-
-if TYPE_CHECKING:
-    from corral.cli.scripts import Directive
 
 SHORT = {
     "J": "job-name", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time", "p": "partition",
@@ -37,8 +35,6 @@ class Asked(NamedTuple):
 
 def translate(name: str, lines: Sequence[Directive]) -> tuple[list[Directive], list[str]]:
     """Our own words for every option that means something here; the others as they were written."""
-    from corral.cli.scripts import Directive
-
     asked = [one for line, words in lines for one in _options(name, line, words)]
     counts = {one.option: one.value for one in asked}
     ours: list[Directive] = []
