@@ -21,7 +21,7 @@ from corral.model.faults import Unavailable
 from corral.ports import Clock, Ids, Reads, Tx
 from corral.store import sql
 from corral.store.connection import PostgresConnection
-from corral.store.faults import Conflict
+from corral.store.faults import Conflict, unstorable
 from corral.store.postgres_link import KEEPALIVES, LOST, Link
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
@@ -168,6 +168,8 @@ def _run_body(raw: psycopg.Connection[Any], operation: str, fn: Callable[[Tx], T
             raw.execute("ROLLBACK")
         if isinstance(error, psycopg.IntegrityError):
             raise Conflict(f"the database refused a change: {_first_line(error)}") from error
+        if isinstance(error, psycopg.DataError):
+            raise unstorable(error) from error
         raise
 
 
@@ -201,6 +203,8 @@ def _read(link: Link, fn: Callable[[Reads], T]) -> T:
             raw.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 return fn(SqlReads(PostgresConnection(raw)))
+            except psycopg.DataError as error:
+                raise unstorable(error) from error
             finally:
                 with contextlib.suppress(psycopg.Error):
                     raw.execute("ROLLBACK")

@@ -15,7 +15,9 @@ from typing import Any
 
 import psycopg
 from psycopg import errors
+from psycopg.abc import Buffer
 from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumperUnknown
 
 CONNECT_TIMEOUT_S = 5
 SETTINGS = """
@@ -35,6 +37,14 @@ LOST = (
     errors.IdleInTransactionSessionTimeout,
     errors.ReadOnlySqlTransaction,
 )
+
+
+class TextDumper(StrDumperUnknown):
+    """PostgreSQL has no text with NUL in it. A node that reports one, or a reader who asks for one, gets no error for
+    it: what is stored says that a character was there, what is looked up is not found."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\x00", "\ufffd"))
 
 
 class Link:
@@ -59,6 +69,7 @@ class Link:
         raw = self._raw
         if raw is None or raw.closed:
             raw = psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **KEEPALIVES)
+            raw.adapters.register_dumper(str, TextDumper)
             raw.adapters.register_dumper(int, Int8Dumper)  # one type for every int: one prepared statement
             raw.prepared_max = 300
             raw.execute(SETTINGS)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
 from corral.store.connection import SqliteConnection
-from corral.store.faults import Conflict
+from corral.store.faults import Conflict, unstorable
 from corral.store.filelock import lock_file
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
@@ -120,6 +120,8 @@ class SqliteStore:
             return fn(SqlReads(connection))
         except sqlite3.OperationalError as error:
             raise _unavailable(error) from error
+        except OverflowError as error:
+            raise unstorable(error) from error
         finally:
             connection.raw.execute("ROLLBACK")
 
@@ -159,6 +161,8 @@ class SqliteStore:
                 raise sqlite3.OperationalError(str(error)) from error
             if isinstance(error, sqlite3.IntegrityError):
                 return work, None, Conflict(f"the database refused a change: {error}")
+            if isinstance(error, OverflowError):
+                return work, None, unstorable(error)
             return work, None, _unavailable(error) if isinstance(error, sqlite3.OperationalError) else error
         hints.update(dict.fromkeys(hinted))
         return work, answer, None

@@ -206,6 +206,19 @@ class RoomRules:
         assert await store.tx("record", lambda tx: tx.record([ready("1-unknown-1-0")])) == set()
 
     @on_a_loop
+    async def test_text_with_a_nul_byte_fails_nothing(self, store: Store) -> None:
+        play = Play(store)
+        await play.join("n1", address="odd\x00address")
+        (id_,) = await play.submit_and_claim(spec())
+        await play.exchange("n1")
+        (token,) = await play.tokens([id_])
+        odd = refused("1-\x00-1-0"), refused(token, "odd\x00code")
+        assert not (await play.exchange("n1", *odd)).stale
+        assert (await play.session(id_)).refusals == 1
+        found = await store.read("look", lambda reads: (reads.sessions(["\x00"]), reads.find_sessions("\x00")))
+        assert found == ({}, [])
+
+    @on_a_loop
     async def test_a_transaction_reads_what_it_wrote(self, store: Store) -> None:
         play = Play(store)
         await play.join("n1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from corral.model.faults import Refused
+from corral.model.faults import Invalid, Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Session
 from corral.ports import EVENTS, EventRow, NewSession, Reads, SessionFilter, Store, Tx, session_channel
@@ -199,6 +199,15 @@ class SessionRules:
 
         first, second = await store.read("look", look)
         assert first == second == before
+
+    @on_a_loop
+    async def test_a_number_that_no_column_holds_is_the_callers_fault(self, store: Store) -> None:
+        with raising(Invalid, "value_out_of_range"):
+            await submitted(store, new_session(), new_session(spec(priority=2**70)))
+        with raising(Invalid, "value_out_of_range"):
+            await store.read("events", lambda reads: reads.events(2**64))
+        assert await store.read("count", lambda reads: reads.count_sessions()) == {}
+        await submitted(store, new_session())
 
     @on_a_loop
     async def test_a_spec_changes_while_it_waits(self, store: Store) -> None:
