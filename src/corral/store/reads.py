@@ -184,10 +184,10 @@ class SqlReads:
         deepest = 0
         for row in self._rows(sql.SESSIONS_WAITING, now=self.now, per_shape=per_shape):
             try:
-                shape = shape_of(rows.spec_of(row[8]))
+                shape = rows.shape_in(row[8])
             except (Invalid, ValueError):
                 continue
-            waiting.append(Waiting(*row[:8], shape=shape))
+            waiting.append(Waiting(*row[:8], shape=shape, refused=row[9]))
             deepest = max(deepest, row[10])
         devices: defaultdict[str, list[Device]] = defaultdict(list)
         for device in self.devices():

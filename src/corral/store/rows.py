@@ -26,6 +26,12 @@ def spec_of(text: str) -> SessionSpec:
 
 
 @lru_cache(maxsize=4096)
+def shape_in(text: str) -> Shape:
+    """The shape of a stored spec."""
+    return shape_of(spec_of(text))
+
+
+@lru_cache(maxsize=4096)
 def shape_key(shape: Shape) -> str:
     """A short name that equal shapes share, so that the database can group by it."""
     return hashlib.sha256(msgspec.json.encode(shape)).hexdigest()[:16]

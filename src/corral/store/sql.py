@@ -40,8 +40,8 @@ SESSIONS_DUE = """
 SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
 SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'ended' ORDER BY ordinal LIMIT :limit"
 SESSIONS_WAITING = """
-SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, not_before, behind FROM (
-    SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, not_before,
+SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, refused, behind FROM (
+    SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, refused,
            ROW_NUMBER() OVER (PARTITION BY shape ORDER BY ordinal) AS behind
     FROM session WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL) AS ranked
 WHERE behind <= :per_shape ORDER BY ordinal"""

@@ -95,8 +95,15 @@ def _create_meta() -> None:
 
 
 def _create_session() -> None:
-    op.create_table(
-        "session",
+    op.create_table("session", *_session_columns(), *_session_rules(), sqlite_autoincrement=True)
+    op.create_index("session_due", "session", ["next_check_at"], **_where("phase <> 'ended'"))
+    op.create_index("session_live", "session", ["phase", "ordinal"], **_where("phase <> 'ended'"))
+    op.create_index("session_of_owner", "session", ["owner", "ordinal"])
+    op.create_index("session_waiting", "session", ["shape", "ordinal"], **_where("phase = 'pending'"))
+
+
+def _session_columns() -> list[sa.Column[Any]]:
+    return [
         sa.Column("ordinal", BIG, sa.Identity(), primary_key=True),
         _text("id"),
         _text("spec"),
@@ -134,6 +141,11 @@ def _create_session() -> None:
         _text("idempotency_key", nullable=True),
         _text("digest"),
         _text("refused", nullable=True),
+    ]
+
+
+def _session_rules() -> list[sa.Constraint]:
+    return [
         sa.PrimaryKeyConstraint("ordinal"),
         sa.UniqueConstraint("id", name="session_id_key"),
         sa.UniqueConstraint("project", "idempotency_key", name="session_project_idempotency_key_key"),
@@ -144,11 +156,7 @@ def _create_session() -> None:
         ),
         _check("session", "wanted_known", "wanted IS NULL OR wanted IN ('run', 'hold', 'stop')"),
         _check("session", "outcome_known", "outcome IS NULL OR outcome IN ('succeeded', 'failed', 'cancelled')"),
-        _check(
-            "session",
-            "exit_class_known",
-            EXIT_CLASS_KNOWN,
-        ),
+        _check("session", "exit_class_known", EXIT_CLASS_KNOWN),
         _check(
             "session",
             "stop_for_known",
@@ -160,12 +168,7 @@ def _create_session() -> None:
             "(phase = 'ended') = (ended_at IS NOT NULL AND outcome IS NOT NULL AND exit_class IS NOT NULL)",
         ),
         _check("session", "no_silent_state", "phase = 'ended' OR next_check_at IS NOT NULL"),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("session_due", "session", ["next_check_at"], **_where("phase <> 'ended'"))
-    op.create_index("session_live", "session", ["phase", "ordinal"], **_where("phase <> 'ended'"))
-    op.create_index("session_of_owner", "session", ["owner", "ordinal"])
-    op.create_index("session_waiting", "session", ["shape", "ordinal"], **_where("phase = 'pending'"))
+    ]
 
 
 def _create_attempt() -> None:
@@ -232,11 +235,7 @@ def _create_kernel() -> None:
             "certificate_known",
             "certificate IS NULL OR certificate IN ('exit', 'void', 'node_rebooted', 'operator', 'never_served')",
         ),
-        _check(
-            "kernel",
-            "exit_class_known",
-            EXIT_CLASS_KNOWN,
-        ),
+        _check("kernel", "exit_class_known", EXIT_CLASS_KNOWN),
         _check("kernel", "certified_when", "(certificate IS NULL) = (certified_at IS NULL)"),
         _check("kernel", "result_is_complete", "(result_at IS NULL) = (exit_class IS NULL)"),
     )
