@@ -1,6 +1,7 @@
 """Whatever is wrong: one line, the right exit code, never a traceback."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +179,25 @@ def test_bytes_that_are_no_text_are_one_line(environment: dict[str, str], where:
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1
     assert b"Traceback" not in done.stderr
+
+
+def test_a_process_that_cannot_start_says_why(corral: Corral, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = corral("up", "--data-dir", str(tmp_path / "data"), "--no-login", "--listen", address)
+    assert (done.code, address in done.error) == (1, True)
+    done = corral("manager", "--database", f"sqlite:///{tmp_path}/none.db")
+    assert (done.code, "corral db upgrade" in done.error) == (1, True)
+    assert corral("db", "upgrade", "--database", "sqlite:////proc/none/x.db").code == 1
+
+
+def test_an_agents_own_options_reach_it(environment: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "corral", "agent"]
+    helped = subprocess.run([*words, "--help"], capture_output=True, text=True, env=environment, timeout=60)
+    assert (helped.returncode, "--token-file" in helped.stdout) == (0, True)
+    wrong = subprocess.run([*words, "--frob"], capture_output=True, text=True, env=environment, timeout=60)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
 
 
 def test_a_binary_is_no_script(corral: Corral) -> None:

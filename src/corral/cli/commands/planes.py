@@ -10,8 +10,10 @@ from typing import Any
 
 import click
 
+from corral.cli import exits
+from corral.cli.terminal import tell
 from corral.cli.verbs import SETTINGS, argument, option, path
-from corral.model.faults import Invalid
+from corral.model.faults import Fault, Invalid
 from corral.settings import DEFAULT_LISTEN, ManagerSettings, UpSettings, parse_listen
 
 DATABASE = option("--database", required=True, metavar="URL", help="sqlite:////path/corral.db or postgresql://…")
@@ -19,11 +21,19 @@ LISTEN = option("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="W
 
 
 def process(name: str, *params: click.Parameter, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """The command of a function that runs a process of Corral's; faults are told by `main`."""
+    """The command of a function that runs a process of Corral's. It speaks to no control plane, so that what it cannot
+    do is an error like any other: 1, and 2 where the request made no sense."""
 
     def register(function: Callable[..., Any]) -> click.Command:
+        def command(**values: Any) -> int:
+            try:
+                return function(**values) or 0
+            except Fault as fault:
+                tell(fault, as_json=False)
+                return exits.USAGE if isinstance(fault, Invalid) else exits.ERROR
+
         settings.setdefault("context_settings", SETTINGS)
-        return click.Command(name, callback=function, params=list(params), help=inspect.getdoc(function), **settings)
+        return click.Command(name, callback=command, params=list(params), help=inspect.getdoc(function), **settings)
 
     return register
 
