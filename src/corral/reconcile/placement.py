@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
 from corral.model.node import Device, Holding
 from corral.model.session import Change, Entry, Kernel, Session, Token
@@ -19,6 +20,7 @@ from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle
 from corral.scheduling.plan import Placed, Plan, Refusal
 from corral.scheduling.room import NodeRoom, RankPlace, excluded
+from corral.scheduling.snapshot import Snapshot
 
 PER_SHAPE = 1000  # waiting sessions of one shape that a pass reads
 CLAIM_LIMIT = 500
@@ -30,12 +32,29 @@ async def place_pass(store: Store, by: str) -> int:
     if not snapshot.waiting:
         return 0
     plan = cycle(snapshot)
-    if not plan.placements and not plan.refusals:
+    told = new_refusals(snapshot, plan)
+    if not plan.placements and not told:
         return 0
-    return await store.tx("place", lambda tx: commit(tx, plan, by))
+    return await store.tx("place", lambda tx: commit(tx, plan, told, by))
 
 
-def commit(tx: Tx, plan: Plan, by: str) -> int:
+def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
+    """Of the refusals, those that say something else than the session was last told, as JSON texts."""
+    texts: dict[int, str] = {}  # sessions of one shape share one answer
+    told: dict[str, str] = {}
+    for waiting in snapshot.waiting:
+        refusals = plan.refusals.get(waiting.id)
+        if refusals is None:
+            continue
+        text = texts.get(id(refusals))
+        if text is None:
+            text = texts[id(refusals)] = wire.encode([_plain(refusal) for refusal in refusals]).decode()
+        if text != waiting.refused:
+            told[waiting.id] = text
+    return told
+
+
+def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str) -> int:
     """Place what still fits, note why the rest does not; how many were placed."""
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
@@ -45,7 +64,7 @@ def commit(tx: Tx, plan: Plan, by: str) -> int:
     generation = tx.generation()
     placements = [_placement(session, placed, generation) for session, placed in fitting if session.id in taken]
     tx.hold(placements, by)
-    tx.note_refusals({id_: [_plain(refusal) for refusal in refusals] for id_, refusals in plan.refusals.items()})
+    tx.note_refusals(told)
     if placements:
         tx.hint(CLAIM, PLACE)
     elif fitting or plan.placements:

@@ -41,7 +41,8 @@ def shape_of(spec: SessionSpec) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pending session that may be placed now, in submit order by `ordinal`."""
+    """A pending session that may be placed now, in submit order by `ordinal`. `refused` is what it was last told, as
+    JSON text, so that nothing is written when the answer is the same."""
 
     id: str
     ordinal: int
@@ -52,6 +53,7 @@ class Waiting:
     project: str
     submitted_at: float
     shape: Shape
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
 from corral.ports import EventRow, LaunchRow, Member, Order, SessionFilter
-from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
+from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.store import rows, sql
 from corral.store.connection import Connection
 

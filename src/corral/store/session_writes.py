@@ -144,8 +144,8 @@ class SessionWrites(Writes):
         self._whole(sql.SET_SPEC, 1, id=session_id, spec=wire.spec_to_json(spec))
         self._forget([session_id])
 
-    def note_refusals(self, refusals: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        self._each(sql.NOTE_REFUSALS, [{"id": id_, "refused": rows.dumps(why)} for id_, why in refusals.items()])
+    def note_refusals(self, refusals: Mapping[str, str]) -> None:
+        self._each(sql.NOTE_REFUSALS, [{"id": id_, "refused": why} for id_, why in refusals.items()])
 
     def mark_broken(self, session_id: str, error: str, check_at: float) -> None:
         self._run(sql.MARK_BROKEN, id=session_id, error=error, check_at=check_at)

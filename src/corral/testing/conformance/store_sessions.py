@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from corral import wire
 from corral.model.faults import Invalid, Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Session
@@ -220,6 +221,6 @@ class SessionRules:
     async def test_refusals_are_kept_while_it_waits(self, store: Store) -> None:
         (made,) = await submitted(store, new_session(spec(cpus=1000)))
         why = [{"code": "not_enough_cpus", "message": "…", "counts": {"n1": 1}}]
-        await store.tx("note", lambda tx: tx.note_refusals({made.id: why}))
+        await store.tx("note", lambda tx: tx.note_refusals({made.id: wire.encode(why).decode()}))
         assert await store.read("look", lambda reads: reads.refusals([made.id])) == {made.id: why}
         assert await store.read("look", lambda reads: reads.position(made)) == 1
