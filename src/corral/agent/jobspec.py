@@ -85,7 +85,10 @@ class Spec:
     containment: JsonObject = field(default_factory=lambda: {"kind": "marker"})
 
     def to_json(self) -> JsonObject:
-        return asdict(self) | {"env": dict(self.env)}
+        # not asdict(self): its deep copy costs more than the launch's own files
+        flat: JsonObject = {name: getattr(self, name) for name in _SPEC_KEYS}
+        mounts = [asdict(mount) for mount in self.mounts]
+        return flat | {"env": dict(self.env), "limits": asdict(self.limits), "mounts": mounts}
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Spec:
