@@ -214,7 +214,9 @@ class _Logs:
         except Invalid:
             return None
         folder = self._layout.logs(named.session, named.attempt, named.rank)
-        return f"{folder}/{stream}" if stream in ("stdout", "stderr") and os.path.isdir(folder) else None
+        # The shim makes the folder: a launch that lives and has none has written nothing yet.
+        here = self._jobs.is_alive(token) or os.path.isdir(folder)
+        return f"{folder}/{stream}" if stream in ("stdout", "stderr") and here else None
 
 
 async def _forget(ledger: NodeDatabase, provision: Provisioner, jobs: Jobs, clock: SystemClock) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from corral.cli.terminal import Terminal
-from corral.model.faults import Fault
+from corral.model.faults import Fault, NotFound
 
 if TYPE_CHECKING:
     from corral.client import AsyncClient
@@ -69,12 +69,22 @@ async def _show(terminal: Terminal, client: AsyncClient, id_: str, stream: str) 
 async def _pour(client: AsyncClient, id_: str, stream: str, out: IO[bytes]) -> None:
     attempt = 1
     while True:
-        async for chunk in client.follow_logs(id_, stream=stream, attempt=attempt):
-            out.write(chunk.data)
-            out.flush()
+        await _pour_attempt(client, id_, stream, attempt, out)
         session = await client.get(id_)
         while session["attempt"] == attempt:
             if session["phase"] == "ended":
                 return
             session = await client.wait(id_, SETTLE_S)
         attempt += 1
+
+
+async def _pour_attempt(client: AsyncClient, id_: str, stream: str, attempt: int, out: IO[bytes]) -> None:
+    """What the command of one attempt wrote; where none began, nothing was written and nothing is missing."""
+    try:
+        async for chunk in client.follow_logs(id_, stream=stream, attempt=attempt):
+            out.write(chunk.data)
+            out.flush()
+    except NotFound as fault:
+        begun = {one["attempt"]: one["started_at"] for one in await client.attempts(id_)}
+        if fault.code != "logs_unavailable" or begun.get(attempt) is not None:
+            raise
