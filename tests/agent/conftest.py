@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from corral.agent import trees
-from tests.agent.node import Node
+from tests.agent.agents import Agent
+from tests.agent.manager import ScriptedManager
+from tests.agent.node import Node, until
 
 
 def _node(kind: str | None) -> Iterator[Node]:
@@ -35,3 +37,23 @@ def node() -> Iterator[Node]:
 @pytest.fixture(params=["cgroup2", "cgroup1", "marker"])
 def each_node(request: pytest.FixtureRequest) -> Iterator[Node]:
     yield from _node(request.param)
+
+
+@pytest.fixture
+def manager() -> Iterator[ScriptedManager]:
+    running = ScriptedManager()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def agent(manager: ScriptedManager) -> Iterator[Agent]:
+    """An agent that has registered, with two simulated devices."""
+    one = Agent(manager.url, options=("--simulate-gpus", "2xA100:80GB"))
+    one.start()
+    try:
+        until(lambda: manager.registrations, f"the registration ({one.output()})")
+        yield one
+    finally:
+        print(one.output())
+        one.close()

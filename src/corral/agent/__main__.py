@@ -179,7 +179,7 @@ def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
     devices = SimulatedDevices(settings.name, parse_fleet(settings.simulate_gpus) if settings.simulate_gpus else ())
     link = HttpLink(settings.token)
     me = Me(settings.name, settings.group, settings.address, settings.labels, ids.nonce(), version=__version__)
-    provision = Provisioner(layout, lambda digest: _fetch(link, settings.managers, digest))
+    provision = Provisioner(layout, lambda digest, into: _fetch(link, settings.managers, digest, into))
     jobs = Jobs(me, machine, layout, dirs, ledger, shims, trees, devices, provision, clock, point)
     streams = Streams(_Logs(layout, jobs), settings.token, clock)
     daemon = Daemon(
@@ -188,11 +188,11 @@ def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
     return [daemon.run(), jobs.keep_looking(), jobs.sweep(), jobs.fail(), _forget(ledger, provision, jobs, clock)]
 
 
-async def _fetch(link: HttpLink, managers: Sequence[str], digest: str) -> bytes:
+async def _fetch(link: HttpLink, managers: Sequence[str], digest: str, into: Path) -> None:
     last: Unreachable | None = None
     for manager in managers:
         try:
-            return await link.get(manager, f"/api/v1/agent/blobs/{digest}", BLOB_TIMEOUT_S)
+            return await link.download(manager, f"/api/v1/agent/blobs/{digest}", into, BLOB_TIMEOUT_S)
         except Unreachable as error:
             last = error
     raise last or Unreachable("no manager is known")

@@ -1,121 +1,197 @@
-"""What a launch needs before it may begin: blobs fetched and verified, the upload unpacked, a port that is free."""
+"""What a launch needs before it may begin: blobs fetched and verified, the upload unpacked, a port that is free.
+
+What is large is done in pieces or by another process, so that one slow preparation delays no other.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import hashlib
-import io
 import os
-import shutil
 import socket
-import stat
-import tarfile
-from collections.abc import Awaitable, Callable
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from corral.agent import unpack
 from corral.agent.environment import Layout
 from corral.agent.ports import NotProvided, Provided, Rejected, Unreachable
 from corral.model.session import Why
 from corral.wire import Launch
 
-MAX_UNPACKED_BYTES = 4 * 2**30
-MAX_MEMBERS = 200_000
-Fetch = Callable[[str], Awaitable[bytes]]
+FETCHES, UNPACKINGS = 16, 4
+REMOVED_AT_ONCE = 200
+Fetch = Callable[[str, Path], Awaitable[None]]
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Provisioner:
-    """agent.ports.Provision on a real disk. `fetch` gets a blob by digest from any manager."""
+    """agent.ports.Provision on a real disk. `fetch` writes a blob, named by its digest, to a file."""
 
     def __init__(self, layout: Layout, fetch: Fetch) -> None:
         self._layout = layout
         self._fetch = fetch
+        self._fetches = asyncio.Semaphore(FETCHES)
+        self._unpackings = asyncio.Semaphore(UNPACKINGS)
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._partials = 0
 
     async def provide(self, launch: Launch) -> Provided:
-        workspace = self._layout.workspace(launch.session)
+        workspace = Path(self._layout.workspace(launch.session))
         try:
-            os.makedirs(f"{workspace}/checkpoints", 0o700, exist_ok=True)
             if launch.upload is not None:
-                _unpack(await self._blob(launch.upload), Path(workspace), launch.upload)
+                async with self._lock(str(workspace)):
+                    await self._upload(launch.upload, workspace)
+            workspace.mkdir(0o700, parents=True, exist_ok=True)
+            (workspace / "checkpoints").mkdir(0o700, exist_ok=True)
             script = await self._program(launch.script, launch)
             bootstrap = await self._program(launch.bootstrap, launch)
+            port = _free_port(self._layout.address) if launch.ranks == 1 else None
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = Why("node_disk" if full else "prepare_failed", f"{error.strerror}: {error.filename}")
+            full = error.errno in _FULL
+            why = Why("node_disk" if full else "prepare_failed", f"{error.strerror or error}: {error.filename}")
             raise NotProvided(why, refused=full) from None
-        return Provided(workspace, script, bootstrap, _free_port(self._layout.address) if launch.ranks == 1 else None)
+        return Provided(str(workspace), script, bootstrap, port)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    def _partial(self, path: Path) -> Path:
+        self._partials += 1
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        return path.with_name(f".{path.name}.{self._partials}.partial")
+
+    # --- blobs
 
     async def _program(self, digest: str | None, launch: Launch) -> str | None:
         """The script's file, executable, as it was at submit."""
         if digest is None:
             return None
-        folder = Path(self._layout.state) / "programs" / launch.session
-        path = folder / digest.removeprefix("sha256:")[:16]
+        path = Path(self._layout.state) / "programs" / launch.session / digest.removeprefix("sha256:")[:16]
         if not path.exists():
-            content = await self._blob(digest)
-            folder.mkdir(0o755, parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
+            content = await self._content(digest)
+            partial = self._partial(path)
             partial.write_bytes(content if content.startswith(b"#!") else b"#!/bin/sh\n" + content)
             partial.chmod(0o755)
             partial.replace(path)
         return str(path)
 
-    async def _blob(self, digest: str) -> bytes:
-        cached = Path(self._layout.state) / "blobs" / digest.replace(":", "-")
-        if cached.exists():
+    async def _content(self, digest: str) -> bytes:
+        for _ in range(2):
+            cached = await self._blob(digest)
             content = cached.read_bytes()
-            if _digest(content) == digest:
+            if f"sha256:{hashlib.sha256(content).hexdigest()}" == digest:
                 return content
+            cached.unlink(missing_ok=True)
+        raise NotProvided(Why("blob_corrupt", f"{digest} did not arrive as it is named"), refused=True)
+
+    async def _blob(self, digest: str) -> Path:
+        """Where the blob lies; whoever uses it verifies it."""
+        cached = Path(self._layout.state) / "blobs" / digest.replace(":", "-")
+        async with self._lock(digest):
+            if cached.exists():
+                os.utime(cached)
+                return cached
+            async with self._fetches:
+                await self._download(digest, cached)
+        return cached
+
+    async def _download(self, digest: str, cached: Path) -> None:
+        partial = self._partial(cached)
         try:
-            content = await self._fetch(digest)
+            await self._fetch(digest, partial)
+            partial.replace(cached)
         except Unreachable as error:
             raise NotProvided(Why("blob_unreachable", str(error)), refused=True) from None
         except Rejected as error:
             raise NotProvided(Why("blob_missing", f"{digest}: {error.message}")) from None
-        if _digest(content) != digest:
-            raise NotProvided(Why("blob_corrupt", f"{digest} did not arrive as it is named"), refused=True)
-        cached.parent.mkdir(0o700, parents=True, exist_ok=True)
-        partial = cached.with_suffix(".partial")
-        partial.write_bytes(content)
-        partial.replace(cached)
-        return content
+        finally:
+            partial.unlink(missing_ok=True)
+
+    # --- the upload
+
+    async def _upload(self, digest: str, workspace: Path) -> None:
+        """The uploaded tree as the workspace. It appears whole or not at all, once for all attempts of the session."""
+        for _ in range(2):
+            if workspace.exists():
+                return
+            cached = await self._blob(digest)
+            partial = self._partial(workspace)
+            if partial.exists():
+                await _remove([partial])
+            try:
+                async with self._unpackings:
+                    code, text = await _run(
+                        sys.executable, "-I", "-S", unpack.__file__, str(cached), digest, str(partial)
+                    )
+                if code == unpack.OK:
+                    partial.rename(workspace)
+                    return
+            finally:
+                if partial.exists():
+                    await _remove([partial])
+            if code != unpack.OTHER_BLOB:
+                raise _not_unpacked(code, digest, text)
+            cached.unlink(missing_ok=True)
+        raise NotProvided(Why("blob_corrupt", f"{digest} did not arrive as it is named"), refused=True)
+
+    # --- what is old
 
     async def sweep(self, keep: set[str], before: float) -> None:
-        for kind in ("logs", "workspaces", "programs", "control", "blobs"):
-            folder = Path(self._layout.state) / kind
-            for entry in folder.iterdir() if folder.is_dir() else ():
-                if not any(session in entry.name for session in keep) and entry.stat().st_mtime < before:
-                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        state = Path(self._layout.state)
+        folders = [state / kind for kind in ("logs", "workspaces", "programs")]
+        old = [entry for folder in folders for entry in _older(folder, before) if entry.name not in keep]
+        old += _older(state / "blobs", before)
+        for first in range(0, len(old), REMOVED_AT_ONCE):
+            await _remove(old[first : first + REMOVED_AT_ONCE])
 
 
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def _not_unpacked(code: int, digest: str, text: str) -> NotProvided:
+    if code == unpack.NO_ROOM:
+        return NotProvided(Why("node_disk", f"no room to unpack the upload: {text}"), refused=True)
+    if code == unpack.TOO_LARGE:
+        return NotProvided(Why("upload_too_large", f"{digest}: {text}"))
+    if code == unpack.BAD:
+        return NotProvided(Why("bad_upload", f"{digest} is not a tree that may be unpacked: {text}"))
+    return NotProvided(Why("prepare_failed", f"the upload could not be unpacked: {text or f'status {code}'}"))
 
 
-def _unpack(content: bytes, workspace: Path, digest: str) -> None:
-    """The uploaded tree into the workspace: regular files, folders and links that stay inside, nothing else; once."""
-    mark = workspace / ".corral-upload"
-    if mark.exists() and mark.read_text() == digest:
-        return
-    total = 0
+async def _run(*command: str) -> tuple[int, str]:
+    """A program's exit status and what it said on stderr. Who stops waiting ends it."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env={"PATH": os.defpath}
+    )
     try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            for count, member in enumerate(archive):
-                total += member.size
-                if count >= MAX_MEMBERS or total > MAX_UNPACKED_BYTES:
-                    raise NotProvided(Why("upload_too_large", f"{digest} unpacks to more than this node allows"))
-                archive.extract(member, workspace, filter="data")
-    except tarfile.TarError as error:
-        raise NotProvided(Why("bad_upload", f"{digest} is not a tree that may be unpacked: {error}")) from None
-    mark.write_text(digest)
-    os.chmod(mark, stat.S_IRUSR)
+        _, stderr = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        raise
+    return process.returncode or 0, stderr.decode(errors="replace")
+
+
+async def _remove(paths: Sequence[Path]) -> None:
+    """By another process, since a workspace may hold a million files."""
+    await _run("rm", "-rf", "--", *(str(path) for path in paths))
+
+
+def _older(folder: Path, before: float) -> Iterator[Path]:
+    entries: Iterable[Path] = folder.iterdir() if folder.is_dir() else ()
+    for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            if entry.lstat().st_mtime < before:
+                yield entry
 
 
 def _free_port(address: str) -> int:
-    try:
-        with socket.socket() as probe:
-            probe.bind((address, 0))
+    for host in (address, ""):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((host, 0))
             return probe.getsockname()[1]
-    except OSError:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return probe.getsockname()[1]
+    raise OSError(errno.EADDRNOTAVAIL, "no free port", address)
