@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 WAIT_S = 300.0
+POLL_S = 0.1  # each look at the metrics costs the manager something too
 
 
 class Plane:
@@ -44,7 +45,7 @@ class Plane:
         while time.monotonic() < deadline:
             if self.phases().get("ended", 0) >= count:
                 return
-            time.sleep(0.02)
+            time.sleep(POLL_S)
         raise TimeoutError(f"{count} sessions had not ended after {WAIT_S} s: {self.phases()}")
 
 

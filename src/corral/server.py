@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
+import itertools
 import os
 import signal
 import socket
@@ -24,7 +26,7 @@ from corral.clock import SystemClock, SystemIds
 from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.observe import configure_logging
-from corral.ports import Reads, Store, Tx
+from corral.ports import CrashPoint, Reads, Store, Tx, no_crash
 from corral.reconcile.intents import cancel
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
@@ -52,6 +54,8 @@ def up(settings: UpSettings) -> None:
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
+    # Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
+    gc.set_threshold(50_000, 20, 100)
     try:
         import uvloop
     except ImportError:
@@ -62,7 +66,7 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 
 async def _manager(settings: ManagerSettings) -> None:
     clock, ids = SystemClock(), SystemIds()
-    store = open_store(settings.database, clock, ids)
+    store = open_store(settings.database, clock, ids, _crash_point())
     try:
         listening = _bind(settings.listen)
         url = settings.url or _url_of(listening)
@@ -80,7 +84,7 @@ async def _up(settings: UpSettings) -> None:
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = f"sqlite:///{data_dir.resolve() / 'corral.db'}"
     upgrade(database)
-    store = open_store(database, clock, ids)
+    store = open_store(database, clock, ids, _crash_point())
     try:
         listening = _bind(settings.listen)
         url = _url_of(listening)
@@ -144,6 +148,21 @@ class _Server(uvicorn.Server):
 
 def _report(name: str, error: BaseException) -> None:
     log.error("loop pass failed", loop=name, error=repr(error), exc_info=not isinstance(error, Fault))
+
+
+def _crash_point() -> CrashPoint:
+    """CORRAL_CRASH=name:count, for tests: SIGKILL at the count-th pass of `manager.before_commit` or
+    `manager.after_commit`. Stores pass them in several threads."""
+    name, _, count = os.environ.get("CORRAL_CRASH", "").partition(":")
+    if not name.startswith("manager."):
+        return no_crash
+    passes = itertools.count(1)
+
+    def point(passed: str) -> None:
+        if passed == name and next(passes) == int(count or 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return point
 
 
 def _bind(listen: Listen) -> socket.socket:
@@ -250,6 +269,7 @@ async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemCl
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     options = ["--manager", url, "--token-file", str(settings.data_dir.resolve() / "agent.token")]
     options += ["--name", name, "--state-dir", str(state)]
+    options += ["--keeper", str(os.getpid())]
     options += [word for label in settings.labels for word in ("--label", label)]
     for option, value in (("--simulate-gpus", settings.simulate_gpus), ("--cpus", settings.cpus),
                           ("--memory", settings.memory)):  # fmt: skip

@@ -22,7 +22,7 @@ from corral.scheduling.plan import Placed, Plan, Refusal
 from corral.scheduling.room import NodeRoom, RankPlace, excluded
 from corral.scheduling.snapshot import Snapshot
 
-PER_SHAPE = 1000  # waiting sessions of one shape that a pass reads
+PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones
 CLAIM_LIMIT = 500
 
 

@@ -35,7 +35,14 @@ SESSION_COUNTS = "SELECT phase, COUNT(*) FROM session GROUP BY phase"
 SESSION_POSITION = """
 SELECT COUNT(*) + 1 FROM session
 WHERE phase = 'pending' AND wanted = 'run' AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
-SESSION_REFUSALS = "SELECT id, refused FROM session WHERE id @in(ids) AND refused IS NOT NULL"
+# A session too far back to be read by a pass is told what the first of its shape is told.
+SESSION_REFUSALS = """
+SELECT id, why FROM (
+    SELECT s.id, COALESCE(s.refused, (
+        SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
+        ORDER BY r.ordinal LIMIT 1)) AS why
+    FROM session s WHERE s.id @in(ids) AND s.phase = 'pending' AND s.wanted = 'run') AS told
+WHERE why IS NOT NULL"""
 SESSIONS_DUE = """
 SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
 SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'ended' ORDER BY ordinal LIMIT :limit"
