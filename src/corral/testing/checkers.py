@@ -34,7 +34,6 @@ class Records:
     said_void: set[str] = field(default_factory=set[str])
     results: dict[str, tuple[int | None, int | None]] = field(default_factory=dict[str, tuple[int | None, int | None]])
     forgotten: set[str] = field(default_factory=set[str])
-    confirmed_dead: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -122,8 +121,6 @@ class Checkers:
             self._violate("KE3", f"{token} lives on {tree.node}, and the ledger does not know it")
             return
         node, certificate, claimed = kernel[0]
-        if certificate == Certificate.OPERATOR and token in self.records.confirmed_dead:
-            return  # a wrong word of the operator: a documented limit
         if certificate is not None:
             self._violate("KE3", f"{token} lives on {tree.node}, and is certified dead: {certificate}")
         if node != tree.node or claimed is None:
@@ -144,11 +141,20 @@ class Checkers:
             self._violate("KE4", f"{token} was started without a `started` that says run")
         self._check_held(token, tree)
         parsed = parse_token(token)
+        gang, released = self._rows(
+            "SELECT COUNT(*), MIN(go) FROM kernel WHERE session = ? AND attempt = ?", parsed.session, parsed.attempt
+        )[0]
+        if gang > 1 and not released:
+            self._violate("BARRIER", f"{token} was started before every rank of its session was ready")
         newest = self._rows("SELECT attempt, phase FROM session WHERE id = ?", parsed.session)
         if newest and (newest[0][0] != parsed.attempt or newest[0][1] in (Phase.PENDING, Phase.ENDED)):
             attempt, phase = newest[0]
-            if token not in self.records.confirmed_dead:
-                self._violate("KE6", f"{token} was started while its session is {phase} at attempt {attempt}")
+            self._violate("KE6", f"{token} was started while its session is {phase} at attempt {attempt}")
+
+    def begun_on(self, node: str) -> bool:
+        """Whether a launch that nothing certifies was decided to run there."""
+        tokens = self._rows("SELECT token FROM kernel WHERE node = ? AND certificate IS NULL", node)
+        return any(row[0] in self.records.said_run for row in tokens)
 
     # --- at the end
 

@@ -38,6 +38,7 @@ class Battlefield(Protocol):
     def mend(self, source: str, target: str) -> None: ...
     def database_down(self, down: bool) -> None: ...
     def operator_confirms(self, machine: Machine) -> None: ...
+    def operator_gives_up(self, agent: SimProcess) -> None: ...
     def odd_job(self, kind: str, machine: Machine) -> bool: ...
 
 
@@ -60,6 +61,7 @@ class Nemesis:
             "reboot": lambda: self._power_cycle(power_lost=False),
             "power_loss": lambda: self._power_cycle(power_lost=True),
             "long_off": self._long_off,
+            "silent": self._silent,
             "cut": self._cut,
             "database_down": self._database_down,
         }
@@ -142,6 +144,16 @@ class Nemesis:
             return False
         machine.power_off(power_lost=True)
         self.world.loop.at(62.0 + self._span_s(20.0), self.world.operator_confirms, machine)
+        return True
+
+    def _silent(self) -> bool:
+        """An agent is stopped so long that an operator confirms its node dead, and then it goes on."""
+        agents = [agent for agent in self._agents() if not agent.paused]
+        if not agents:
+            return False
+        agent = self.chance.choice(agents)
+        agent.pause()
+        self.world.loop.at(61.0 + self._span_s(6.0), self.world.operator_gives_up, agent)
         return True
 
     def _cut(self) -> bool:

@@ -210,11 +210,13 @@ class SimShims:
 class SimTreesPort:
     """agent.ports.Trees."""
 
-    def __init__(self, trees: SimTrees, process: SimProcess) -> None:
+    def __init__(self, trees: SimTrees, process: SimProcess, about_to_kill: Callable[[str], None]) -> None:
         self._trees = trees
         self._process = process
+        self._about_to_kill = about_to_kill
 
     async def kill(self, token: str) -> None:
+        self._about_to_kill(token)
         await self._trees.kill_tree(self._process, token)
 
     async def is_empty(self, token: str) -> bool:

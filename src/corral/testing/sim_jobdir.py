@@ -43,9 +43,15 @@ async def write_object(files: SimFiles, folder: str, name: str, value: JsonObjec
 
 
 async def _fill(files: SimFiles, path: str, value: JsonObject) -> None:
-    with contextlib.suppress(FileExistsError):
-        await files.create_excl(path)
+    await _open(files, path)
     await files.write(path, json.dumps(value).encode())
+
+
+async def _open(files: SimFiles, path: str) -> None:
+    """open(O_CREAT): only a file that is not there needs an inode."""
+    if not await files.exists(path):
+        with contextlib.suppress(FileExistsError):
+            await files.create_excl(path)
 
 
 async def decide(files: SimFiles, folder: str, temporary: str, decision: JsonObject) -> bool:
@@ -73,6 +79,5 @@ async def decision_of(files: SimFiles, folder: str) -> str | None:
 
 async def try_lock(files: SimFiles, folder: str) -> bool:
     path = f"{folder}/{jobdir.LOCK}"
-    with contextlib.suppress(FileExistsError):
-        await files.create_excl(path)
+    await _open(files, path)
     return await files.try_lock(path)

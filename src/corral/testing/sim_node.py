@@ -7,7 +7,7 @@ and nothing of what they decide. Next: `sim_agent.py` and `sim_shim.py` are what
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from corral.agent.daemon import Daemon, Me
@@ -17,6 +17,7 @@ from corral.agent.ports import Birth, Machine, NoRoom, Unsafe
 from corral.model.node import DeviceInventory
 from corral.testing.checkers import certified, is_known, last_heard
 from corral.testing.disk import SimDisk, SimFiles
+from corral.testing.files import File
 from corral.testing.process import SimProcess
 from corral.testing.sim_agent import SimDevices, SimJobDirs, SimLink, SimProvision, SimShims, SimTreesPort
 from corral.testing.sim_ledger import LedgerDisk, SimLedger
@@ -151,6 +152,13 @@ class SimNode:
         if job is not None:
             job.poke()
 
+    def agent_kills(self, token: str) -> None:
+        """PROTOCOL.md 5: the agent ends a tree only with the lock in hand, or when the directory is lost."""
+        lock = self.disk.tree.find(f"{self.run_directory}/jobs/{token}/lock")
+        holder = lock.holder if isinstance(lock, File) else None
+        if isinstance(holder, SimProcess) and holder is not self.agent and token in self.trees.trees:
+            self.loop.violate(f"PROTOCOL 5: the agent of {self.place} kills {token}, whose shim lives")
+
     def notify(self, token: str) -> None:
         """A datagram from a shim to the agent that lives when it arrives."""
         if not self.site.faults.hit("node.hint_lost"):
@@ -247,7 +255,7 @@ def run_agent(node: SimNode, process: SimProcess) -> None:
     layout = Layout("/state", node.run_directory, f"{node.run_directory}/hints", node.name)
     dirs = SimJobDirs(SimFiles(node.disk, process), node.run_directory, node.records)
     ledger = SimLedger(node.store, process)
-    trees = SimTreesPort(node.trees, process)
+    trees = SimTreesPort(node.trees, process, node.agent_kills)
     devices = SimDevices(node.fleet, node.trees, process)
     provision = SimProvision(process, node.chance, site.size.disk_step_s)
     jobs = Jobs(
@@ -270,7 +278,7 @@ def run_agent(node: SimNode, process: SimProcess) -> None:
         process,
         process.point,
     )
-    for part in (daemon.run(), jobs.keep_looking(), jobs.sweep(), jobs.fail()):
+    for part in (daemon.run, jobs.keep_looking, jobs.sweep, jobs.fail):
         process.spawn(_keep(process, part), name=part.__qualname__)
 
 
@@ -278,10 +286,10 @@ async def _no_streams(_: Sequence[StreamOrder]) -> None:
     return None
 
 
-async def _keep(process: SimProcess, part: Coroutine[Any, Any, None]) -> None:
+async def _keep(process: SimProcess, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """A part that fails for what the disk does ends the process, and whoever keeps it starts it again."""
     try:
-        await part
+        await part()
     except (OSError, NoRoom, Unsafe):
         process.sometimes("agent.ended")
         process.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,8 +68,10 @@ class SimJob:
         """Its whole life. An error of the operating system ends it, as it would end the real one."""
         try:
             word = await supervise(self)
-        except OSError:
+        except OSError as error:
             word = "failed"
+            if error.errno == errno.ENOSPC and self._tree is not None:
+                self.process.loop.violate(f"PROTOCOL 8: a full disk ended the shim of {self.spec.token}: {error}")
             with contextlib.suppress(OSError):
                 await self._leave_trouble("shim_failed", "an error of the operating system")
         self.process.sometimes(f"shim.{word}")

@@ -108,6 +108,21 @@ class World:
             user.process.sometimes("operator.confirmed")
         self.loop.at(self.site.chance.random() * 5.0, lambda: None if machine.is_on else machine.power_on())
 
+    def operator_gives_up(self, agent: SimProcess) -> None:
+        """The word on a node whose agent is only stopped. What lives there is a documented limit; what does not live
+        yet may never begin (PROTOCOL.md 7)."""
+        user = self._users[0] if self._users else None
+        lives = self.checkers.begun_on(agent.name)
+        if user is None or self._healed or lives or not agent.paused:
+            agent.resume()
+            return
+        user.process.spawn(self._give_up(user, agent), name="confirm dead")
+
+    async def _give_up(self, user: User, agent: SimProcess) -> None:
+        if await user.confirm_dead(agent.name):
+            user.process.sometimes("operator.gave_up")
+        agent.resume()
+
     def odd_job(self, kind: str, machine: Machine) -> bool:
         act = getattr(machine, kind, None)
         return act is not None and act()
