@@ -54,6 +54,10 @@ class CrashPoint(Protocol):
     def __call__(self, name: str) -> None: ...
 
 
+def no_crash(_name: str) -> None:
+    """The CrashPoint of a process that nobody told to die."""
+
+
 class Watch(Protocol):
     """A subscription to hint channels. `wait` answers True when hinted since the last wait, False on the time-out."""
 

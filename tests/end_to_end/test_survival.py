@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.end_to_end.control_plane import Plane, children_of, wait_until
+from tests.end_to_end.control_plane import Plane, children_of, command_of, wait_until
 
 
 def test_a_restart_leaves_running_sessions_running(own: Plane, tmp_path: Path) -> None:
@@ -77,3 +77,17 @@ def test_stop_sessions_ends_them_with_the_control_plane(tmp_path: Path) -> None:
         assert processes_marked(session) == []
         running.start()
         assert running.show(session)["outcome"] == "cancelled"
+
+
+def test_a_killed_up_takes_its_agents_along_so_that_the_next_one_finds_their_place_free(own: Plane) -> None:
+    """An agent that outlived its keeper would hold the node's state, and the next `corral up` would never be ready."""
+    session = own.submit("--", "sh", "-c", "sleep 4; exit 6")
+    own.wait_phase(session, "running")
+    agents = own.agent_pids()
+    assert own.process is not None
+    own.process.kill()
+    own.process.wait(10)
+    wait_until(lambda: not any("corral.agent" in command_of(pid) for pid in agents), "the agents to end", 15)
+    own.start()
+    assert own.run("wait", session).code == 6
+    assert own.show(session)["attempt"] == 1

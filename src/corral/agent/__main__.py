@@ -20,6 +20,7 @@ from corral.agent.devices.simulated import SimulatedDevices
 from corral.agent.environment import Layout
 from corral.agent.jobs import Jobs
 from corral.agent.link import HttpLink
+from corral.agent.linux import set_parent_death_signal
 from corral.agent.machine import choose_run_dir, read_machine
 from corral.agent.nodedb import NodeDatabase
 from corral.agent.ports import Entries, Unreachable
@@ -57,6 +58,7 @@ class AgentSettings:
     simulate_gpus: str | None = None
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    keeper: int | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simulate-gpus", metavar="SPEC", help="for example 4xA100:80GB")
     parser.add_argument("--cpus", help="CPUs to offer; default: the machine's")
     parser.add_argument("--memory", help="memory to offer; default: the machine's")
+    parser.add_argument("--keeper", type=int, metavar="PID", help="end when this process, which started it, is gone")
     return parser
 
 
@@ -110,6 +113,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         simulate_gpus=given.simulate_gpus,
         cpu_milli=parse_cpu_milli(given.cpus) if given.cpus else None,
         memory_mib=parse_memory_mib(given.memory) if given.memory else None,
+        keeper=given.keeper,
     )
 
 
@@ -122,6 +126,8 @@ def _label(text: str) -> tuple[str, str]:
 
 def run_agent(settings: AgentSettings) -> None:
     """One agent on its state directory; `Refused` when another has it."""
+    if settings.keeper is not None:
+        _end_with(settings.keeper)
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _sole(settings.state_dir):
         try:
@@ -130,6 +136,13 @@ def run_agent(settings: AgentSettings) -> None:
             asyncio.run(_agent(settings))
         else:
             uvloop.run(_agent(settings))
+
+
+def _end_with(keeper: int) -> None:
+    """The next keeper on the same data starts an agent of its own, which must not find this one in its place."""
+    set_parent_death_signal(signal.SIGTERM)
+    if os.getppid() != keeper:
+        raise Refused("keeper_gone", f"process {keeper}, which started this agent, is gone")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from psycopg import errors
 from psycopg.sql import SQL, Literal
 
 from corral.model.faults import Unavailable
-from corral.ports import Clock, Ids, Reads, Tx
+from corral.ports import Clock, CrashPoint, Ids, Reads, Tx, no_crash
 from corral.store import sql
 from corral.store.connection import PostgresConnection
 from corral.store.faults import Conflict, unstorable
@@ -52,7 +52,9 @@ class PostgresStore:
         connections: int = 8,
         patience_s: float = PATIENCE_S,
         silence_s: float = SILENCE_S,
+        point: CrashPoint = no_crash,
     ) -> None:
+        self._point = point
         self.wakeups = Hints()
         self._url = url
         self._clock = clock
@@ -128,11 +130,13 @@ class PostgresStore:
             with link.used() as raw:
                 answer, hints = _run_body(raw, operation, fn)
                 ending = _ending(hints)
+                self._point("manager.before_commit")
                 try:
                     raw.execute(ending)
                 except (*LOST, *RETRIED) as error:
                     if not self._stands(operation, raw):
                         raise NothingDone(_first_line(error)) from error
+                self._point("manager.after_commit")
                 return answer, hints
         except (*LOST, *RETRIED) as error:
             raise NothingDone(_first_line(error)) from error

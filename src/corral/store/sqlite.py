@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from corral.model.faults import Unavailable
-from corral.ports import Reads, Tx
+from corral.ports import CrashPoint, Reads, Tx, no_crash
 from corral.store.connection import SqliteConnection
 from corral.store.faults import Conflict, unstorable
 from corral.store.filelock import lock_file
@@ -70,8 +70,9 @@ def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, 
 class SqliteStore:
     """ports.Store on one SQLite file. `clock` gives the host's time in seconds since 1970."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], point: CrashPoint = no_crash) -> None:
         self.wakeups = Hints()
+        self._point = point
         self._clock = clock
         self._lock = lock_file(path)
         self._writer = SqliteConnection(open_sqlite(path, writer=True), clock)
@@ -142,7 +143,9 @@ class SqliteStore:
         try:
             raw.execute("BEGIN IMMEDIATE")
             answers = [self._run_one(work, hints) for work in group]
+            self._point("manager.before_commit")
             raw.execute("COMMIT")
+            self._point("manager.after_commit")
         except sqlite3.Error as error:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
