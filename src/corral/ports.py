@@ -51,7 +51,7 @@ class Ids(Protocol):
 class CrashPoint(Protocol):
     """A named place where a test may kill the process. Costs nothing otherwise."""
 
-    def __call__(self, name: str) -> None: ...
+    def __call__(self, name: str, /) -> None: ...
 
 
 def no_crash(_name: str) -> None:
