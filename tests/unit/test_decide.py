@@ -67,6 +67,20 @@ def test_a_gang_runs_only_when_every_kernel_is_ready_and_then_the_barrier_opens(
     assert decision.go == ["1-s-1-0", "1-s-1-1"]
 
 
+@pytest.mark.parametrize("rule", list(OutcomeRule))
+def test_a_rank_that_ends_before_the_barrier_opens_ends_the_attempt(rule: OutcomeRule) -> None:
+    never_began = Result(exit_class=ExitClass.INFRA, started=False)
+    session = a_session(ranks=2, outcome_rule=rule)
+    kernels = [a_kernel(0, ready_at=NOW), ran(1, never_began, ready_at=None)]
+    decision = decided(session, kernels)
+    assert decision.change.after.phase is Phase.STOPPING
+    assert decision.stop == ["1-s-1-0"]
+    if rule is not OutcomeRule.ANY_FAILURE:  # there the rank's own result decides
+        stopped = [ran(0, STOPPED), ran(1, never_began, ready_at=None)]
+        again = after(replace(session, phase=Phase.STOPPING), stopped)
+        assert (again.phase, again.attempt, again.failures) == (Phase.PENDING, 2, 0)
+
+
 def test_room_is_kept_until_every_kernel_has_a_certificate() -> None:
     running = a_session(Phase.RUNNING, ranks=2)
     decision = decided(running, [ran(0, BAD), a_kernel(1, ready_at=NOW)])

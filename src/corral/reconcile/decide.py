@@ -36,6 +36,7 @@ MAX_INFRA_FAILURES = 5
 MAX_ATTEMPTS = 10_000  # a command that always asks to be requeued ends here
 LAST_BACKOFF_S = 300.0
 REFUSED = "refused"
+EARLY = "ended_before_ready"
 ASKED = ("requeue_asked", "resume_asked", *(why.value for why in StopFor if why is not StopFor.TIME_LIMIT))
 
 # How long each phase may go without news before the reconciler asks the node (B6).
@@ -249,6 +250,8 @@ def _live_fact(session: Session, kernels: Sequence[Kernel], now: float) -> Seen 
             return Seen(Fact.REFUSED, {"rank": kernel.rank, "node": kernel.node, "code": kernel.refused.code})
         if kernel.failed is not None and session.phase is not Phase.RUNNING:
             return Seen(Fact.FAILED, {"rank": kernel.rank, "node": kernel.node, "code": kernel.failed.code})
+        if starting and kernel.result is not None and kernel.ready_at is None:  # the others would wait for ever
+            return Seen(Fact.FAILED, {"rank": kernel.rank, "node": kernel.node, "code": EARLY})
         if kernel.certificate is not None and kernel.result is None:
             proof = {"certificate": kernel.certificate.value, "reason": kernel.exit_reason}
             return Seen(Fact.LOST, {"rank": kernel.rank, "node": kernel.node, **proof})
@@ -342,5 +345,9 @@ def _failed_without_result(session: Session, kernels: Sequence[Kernel]) -> Verdi
         code = lost.exit_reason or lost.certificate.value
         cause = Why(code, f"rank {lost.rank} on node {lost.node} ended without a result")
         return Verdict(Outcome.FAILED, ExitClass.LOST, 1, None, cause, again)
+    early = next((kernel for kernel in kernels if kernel.result is not None and kernel.ready_at is None), None)
+    if early is not None and session.started_at is None:
+        cause = Why(EARLY, f"rank {early.rank} on node {early.node} ended before every rank was ready")
+        return Verdict(Outcome.FAILED, ExitClass.INFRA, 1, None, cause, again)
     cause = Why("never_started", "its claim was withdrawn before any node was told")
     return Verdict(Outcome.FAILED, ExitClass.INFRA, 1, None, cause, again)
