@@ -77,6 +77,10 @@ class SimJob:
         self.process.sometimes(f"shim.{word}")
         self.process.kill()
 
+    @property
+    def has_begun(self) -> bool:
+        return self._tree is not None
+
     def poke(self) -> None:
         """SIGUSR1."""
         self._poked = True

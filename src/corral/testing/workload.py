@@ -66,7 +66,7 @@ def draw_job(seed: int, token: str) -> JobPlan:
         term_takes_s=chance.choice((0.0, 0.2, 2.0)),
         descendants=chance.choice((0, 0, 1, 3)),
         descendants_outlive_s=chance.choice((0.0, 1.0, 30.0)) * chance.random(),
-        unkillable_for_s=chance.choice((0.0, 0.0, 0.0, 4.0)) * chance.random(),
+        unkillable_for_s=chance.choice((*(0.0,) * 25, *(4.0,) * 8, 90.0)) * chance.random(),
     )
 
 
