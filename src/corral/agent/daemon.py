@@ -174,7 +174,7 @@ class Daemon:
         """One request and its answer, applied; False when we have to register again."""
         self._jobs.outbox.news.clear()
         facts = (await self._jobs.outbox.facts())[:MAX_FACTS]
-        foreign = sorted(self._jobs.foreign)
+        foreign = self._jobs.foreign()
         message = wire.Exchange(
             node=self._me.name,
             incarnation=self._me.incarnation,
@@ -208,7 +208,7 @@ class Daemon:
 
     async def _apply(self, desired: wire.Desired, asked_at: float) -> None:
         if desired.version >= self._have_version:
-            await self._jobs.apply(desired.orders, asked_at)
+            await self._jobs.apply(desired.orders, asked_at, whole=self._have_version == 0)
             self._have_version = desired.version
         await self._streams(desired.streams)
         self._point("agent.after_apply")

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.agent import jobdir
-from corral.agent.environment import Layout, Me, spec_for
+from corral.agent.endings import Endings
+from corral.agent.environment import Layout, Me
 from corral.agent.horizon import Horizon
 from corral.agent.jobspec import JsonObject
+from corral.agent.launcher import PERMISSION_EXPIRED, Launcher, NotBegun
 from corral.agent.outbox import Outbox, result_of
 from corral.agent.ports import (
     Birth,
@@ -23,33 +25,26 @@ from corral.agent.ports import (
     Ledger,
     Machine,
     NoRoom,
-    NotProvided,
     Provision,
     Shims,
     Trees,
 )
 from corral.model.session import FactKind, KernelFact, Why, parse_token
 from corral.ports import Clock, CrashPoint
-from corral.wire import KernelOrder, Launch
+from corral.wire import KernelOrder, Launch, Stop
 
-START_TTL_S = 60.0
 SWEEP_S = 5.0
-PREPARATIONS = 16
-KILL_PAUSE_S = 0.05
-LAST_KILL_PAUSE_S = 2.0
-PERMISSION_EXPIRED = Why("permission_expired", "the order to start it was too old by the time it could be started")
+SWEEPS_ROUND = 12
+RESPAWN_S = 2.0
+STOPPED = "stopped"
 ENDS = (FactKind.EXITED, FactKind.VOID, FactKind.REFUSED, FactKind.FAILED)
 
 CRASH_POINTS = (
-    "agent.before_seen",
-    "agent.before_accept",
-    "agent.after_accept",
     "agent.after_spawn",
     "agent.before_void",
     "agent.after_void",
     "agent.before_stop",
     "agent.after_stop",
-    "agent.before_lost",
     "agent.before_collect",
 )
 
@@ -63,10 +58,25 @@ class Job:
     barrier: bool = False
     start_before_s: float = 0.0
     asked_again: bool = False
+    spawned_s: float | None = None
+    time_limit_s: float | None = None
     stop: JsonObject | None = None
     told: set[str] = field(default_factory=set[str])
     reported: set[FactKind] = field(default_factory=set[FactKind])
     watched: tuple[int, int] | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is to be done or seen until its shim hints or ends."""
+        told = self.stop is None or "stop" in self.told
+        running = self.watched is not None and FactKind.READY in self.reported and told
+        return running or FactKind.EXITED in self.reported
+
+
+def _job_of(spec: JsonObject) -> Job:
+    """From spec.json; what cannot be read there is what permits least."""
+    start_before_s, limit_s = spec.get("start_before_s") or 0.0, spec.get("time_limit_s")
+    return Job(str(spec["token"]), bool(spec.get("barrier")), float(start_before_s), time_limit_s=limit_s)
 
 
 class Jobs:
@@ -87,15 +97,11 @@ class Jobs:
         point: CrashPoint,
     ) -> None:
         self._me = me
-        self._machine = machine
-        self._layout = layout
         self._dirs = dirs
         self._horizon = Horizon(ledger, machine.boot_id, clock)
         self._ledger = ledger
         self._shims = shims
-        self._trees = trees
-        self._devices = devices
-        self._provision = provision
+        self._endings = Endings(dirs, trees, clock, point)
         self._clock = clock
         self._point = point
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,10 +109,10 @@ class Jobs:
         self._failed = asyncio.Event()
         self._jobs: dict[str, Job] = {}
         self._launching: dict[str, asyncio.Event] = {}
-        self._slots = asyncio.Semaphore(PREPARATIONS)
+        self._launcher = Launcher(me, machine, layout, dirs, devices, provision, self._horizon, clock, point)
         self._judging: set[str] = set()
         self.outbox = Outbox(ledger, machine.boot_id, point)
-        self.foreign: set[str] = set()
+        self._foreign: set[str] = set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -127,20 +133,28 @@ class Jobs:
         assert self._failure is not None
         raise self._failure
 
+    def foreign(self) -> list[str]:
+        """What runs here although no manager knows of it: left alone, and shown to people."""
+        self._foreign &= self._jobs.keys()
+        return sorted(token for token in self._foreign if FactKind.EXITED not in self._jobs[token].reported)
+
     def sessions(self) -> set[str]:
         """The sessions with a launch here."""
         return {parse_token(token).session for token in self._jobs}
 
     # --- orders
 
-    async def apply(self, orders: Sequence[KernelOrder], asked_at: float) -> None:
-        """Carry out what is desired; an order may come any number of times. `asked_at`: when these were asked for."""
+    async def apply(self, orders: Sequence[KernelOrder], asked_at: float, *, whole: bool = False) -> None:
+        """Carry out what is desired; an order may come any number of times. `asked_at`: when these were asked for;
+        `whole`: they name every launch the manager thinks is here."""
+        named = {order.token for order in orders}
+        self._foreign = {token for token in self._jobs if token not in named} if whole else self._foreign - named
         for order in orders:
             job = self._jobs.get(order.token)
             if job is not None:
                 await self._remind(job, order)
             elif order.stop is not None:
-                await self._stop_unknown(order)
+                self._spawn(self._stop_unknown(order.token, order.run_id, order.stop))
             elif order.token in self._launching:
                 continue
             elif order.launch is not None and order.run_id == self._me.run_id:
@@ -156,16 +170,12 @@ class Jobs:
         if order.go is not None and "go" not in job.told:
             env = {"MASTER_ADDR": order.go.master_address, "MASTER_PORT": str(order.go.master_port)}
             await self._tell(job, "go", jobdir.GO, {"env": env})
-        if order.stop is not None and "stop" not in job.told:
-            await self._stop(job, order.stop.reason, order.stop.message, order.stop.grace_s)
-        if order.launch is None and order.stop is None:
-            await self._set_limit(job, order.time_limit_s)
+        if order.stop is not None and (job.stop is None or order.stop.grace_s < job.stop["grace_s"]):
+            await self._stop(job, order.stop)
+        if order.launch is None and order.stop is None and order.time_limit_s != job.time_limit_s:
+            await self._tell(job, "limit", jobdir.LIMIT, {"time_limit_s": order.time_limit_s})
+            job.time_limit_s = order.time_limit_s
         await self.look(job.token)
-
-    async def _set_limit(self, job: Job, time_limit_s: int | None) -> None:
-        mark = f"limit {time_limit_s}"
-        if mark not in job.told:
-            await self._tell(job, mark, jobdir.LIMIT, {"time_limit_s": time_limit_s})
 
     async def _tell(self, job: Job, mark: str, name: str, value: JsonObject) -> None:
         """Write a file for the shim and hint it. Without room on the disk it is tried again when next looked at."""
@@ -180,14 +190,15 @@ class Jobs:
         if job.watched is not None:
             await self._shims.poke(*job.watched)
 
-    async def _stop(self, job: Job, reason: str, message: str, grace_s: float) -> None:
+    async def _stop(self, job: Job, stop: Stop) -> None:
         """Stop a launch that is here: void it if nothing began, else have its shim end it."""
         self._point("agent.before_stop")
-        job.stop = {"reason": reason, "message": message, "grace_s": grace_s, "deadline": None}
+        job.stop = {"reason": stop.reason, "message": stop.message, "grace_s": stop.grace_s, "deadline": None}
+        job.told.discard("stop")
         await self._horizon.remember(job.token, stopped=True)
         await self._tell(job, "stop", jobdir.STOP, job.stop)
         if await self._dirs.decision(job.token) is None:
-            await self._void(job.token, reason)
+            await self._void(job.token, f"{STOPPED}: {stop.reason}")
         self._point("agent.after_stop")
 
     async def _void(self, token: str, reason: str) -> bool:
@@ -196,17 +207,17 @@ class Jobs:
         self._point("agent.after_void")
         return voided
 
-    async def _stop_unknown(self, order: KernelOrder) -> None:
+    async def _stop_unknown(self, token: str, run_id: str, stop: Stop) -> None:
         """A stop for a launch that is not here: a tombstone first, so that no late copy of its start ever runs."""
-        launching = self._launching.get(order.token)
-        await self._horizon.remember(order.token, stopped=True)
-        if launching is not None:
+        await self._horizon.remember(token, stopped=True)
+        if (launching := self._launching.get(token)) is not None:
+            self._launcher.give_up(token)
             await launching.wait()
-            if (job := self._jobs.get(order.token)) is not None and order.stop is not None:
-                await self._stop(job, order.stop.reason, order.stop.message, order.stop.grace_s)
-                await self.look(order.token)
-                return
-        await self._gone(order.token, order.run_id)
+        if (job := self._jobs.get(token)) is not None:
+            await self._stop(job, stop)
+            await self.look(token)
+        else:
+            await self._gone(token, run_id)
 
     async def _gone(self, token: str, run_id: str) -> None:
         """What to say of a launch that is not here (and never will be: a tombstone is written): what the ledger knows
@@ -227,7 +238,7 @@ class Jobs:
         return {fact.kind for fact in known}
 
     async def _lost(self, token: str, why: Why) -> None:
-        await self._end_tree(token)
+        await self._endings.end_tree(token)
         self.outbox.add(KernelFact(token, FactKind.EXITED, self._at(), why=why))
 
     async def _missing(self, token: str, run_id: str) -> None:
@@ -241,48 +252,23 @@ class Jobs:
     async def _launch(self, token: str, launch: Launch, asked_at: float) -> None:
         done = self._launching[token]
         try:
-            async with self._slots:
-                why = await self._prepare(token, launch, asked_at)
-            if why is not None:
-                kind, reason = why
+            made = await self._launcher.prepare(token, launch, asked_at)
+            if isinstance(made, NotBegun):
                 await self._horizon.remember(token, stopped=True)
-                self.outbox.add(KernelFact(token, kind, self._at(), why=reason))
+                self.outbox.add(KernelFact(token, made.kind, self._at(), why=made.why))
+            else:
+                job = self._jobs[token] = _job_of(made)
+                job.asked_again = True
+                self._report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
+                await self._ask_for_shim(job)
+                self._point("agent.after_spawn")
         finally:
             self._launching.pop(token, None)
             done.set()
 
-    async def _prepare(self, token: str, launch: Launch, asked_at: float) -> tuple[FactKind, Why] | None:
-        """Make a launch ready and hand it to a shim; or why not, with nothing begun."""
-        if launch.node_epoch != self._me.epoch:
-            return FactKind.REFUSED, Why("stale_epoch", f"ordered for epoch {launch.node_epoch} of this node")
-        if (why := await self._horizon.fenced(token)) is not None:
-            return FactKind.REFUSED, why
-        try:
-            provided = await self._provision.provide(launch)
-        except NotProvided as missing:
-            return (FactKind.REFUSED if missing.refused else FactKind.FAILED), missing.why
-        busy = await self._devices.check(token, [uuid for uuid, *_ in launch.devices])
-        if busy is not None:
-            return FactKind.REFUSED, busy
-        start_before_s = asked_at + START_TTL_S
-        if self._clock.mono() >= start_before_s:
-            return FactKind.REFUSED, PERMISSION_EXPIRED
-        self._point("agent.before_seen")
-        await self._horizon.remember(token)
-        if (why := await self._horizon.fenced(token)) is not None:  # a stop came meanwhile
-            return FactKind.REFUSED, why
-        made = spec_for(token, launch, provided, self._me, self._machine, self._layout, start_before_s)
-        self._point("agent.before_accept")
-        try:
-            await self._dirs.accept(token, made.spec.to_json(), made.files)
-        except NoRoom as full:
-            return FactKind.REFUSED, Why("node_disk", f"no room on the node's disk: {full}")
-        self._point("agent.after_accept")
-        job = self._jobs[token] = Job(token, made.spec.barrier, start_before_s, asked_again=True)
-        self._report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
-        await self._shims.spawn(Birth(token, self._me.run_id, self._me.epoch))
-        self._point("agent.after_spawn")
-        return None
+    async def _ask_for_shim(self, job: Job) -> None:
+        job.spawned_s = self._clock.mono()
+        await self._shims.spawn(Birth(job.token, self._me.run_id, self._me.epoch))
 
     def is_alive(self, token: str) -> bool:
         """Whether more output of this launch may come."""
@@ -295,7 +281,8 @@ class Jobs:
         """After a start of the agent in the same run directory: every launch that is here is looked at again."""
         for token in await self._dirs.tokens():
             spec = await self._read(token, jobdir.SPEC) or {}
-            self._jobs[token] = Job(token, bool(spec.get("barrier")), float(spec.get("start_before_s") or 0.0))
+            changed = await self._read(token, jobdir.LIMIT) or {}
+            self._jobs[token] = _job_of(spec | changed | {"token": token})
         for token in list(self._jobs):
             await self.look(token)
 
@@ -311,11 +298,14 @@ class Jobs:
                 await self.look(token)
 
     async def sweep(self) -> None:
-        """Look at everything now and then: hints may be lost."""
+        """Look at everything now and then, for hints may be lost; at what is quiet, a share of it each time."""
+        turn = 0
         while True:
             await self._clock.sleep(SWEEP_S)
-            for token in list(self._jobs):
-                await self.look(token)
+            turn += 1
+            for place, (token, job) in enumerate(list(self._jobs.items()), start=turn):
+                if not job.quiet or place % SWEEPS_ROUND == 0:
+                    await self.look(token)
 
     async def look(self, token: str) -> None:
         """Report what the directory says that was not reported yet."""
@@ -331,24 +321,35 @@ class Jobs:
             await self._not_begun(job)
 
     async def _report_void(self, job: Job) -> None:
-        refused = FactKind.REFUSED if job.stop is None else FactKind.VOID
-        why = PERMISSION_EXPIRED if job.stop is None else None
-        self._report_once(job, KernelFact(job.token, refused, self._at(), why=why))
+        started = await self._read(job.token, jobdir.STARTED) or {}
+        code, _, message = str(started.get("reason") or STOPPED).partition(": ")
+        if job.stop is not None or code == STOPPED:
+            self._report_once(job, KernelFact(job.token, FactKind.VOID, self._at()))
+        else:
+            self._report_once(job, KernelFact(job.token, FactKind.REFUSED, self._at(), why=Why(code, message)))
 
     async def _not_begun(self, job: Job) -> None:
         """Accepted, undecided, and no shim: ask for one while permission lasts, else void it."""
-        expired = self._clock.mono() >= job.start_before_s
-        hopeless = await self._read(job.token, jobdir.TROUBLE) is not None
-        if job.stop is not None or expired or hopeless:
-            await self._void(job.token, "stopped" if job.stop else "permission expired")
+        why = await self._hopeless(job)
+        if why is not None:
+            await self._void(job.token, f"{why.code}: {why.message}")
             await self.look(job.token)
-        elif job.asked_again:
-            await self._shims.spawn(Birth(job.token, self._me.run_id, self._me.epoch))
+        elif job.asked_again and (job.spawned_s is None or self._clock.mono() - job.spawned_s >= RESPAWN_S):
+            await self._ask_for_shim(job)
+
+    async def _hopeless(self, job: Job) -> Why | None:
+        if job.stop is not None:
+            return Why(STOPPED, str(job.stop["reason"]))
+        trouble = await self._read(job.token, jobdir.TROUBLE)
+        if trouble is not None:
+            return Why(str(trouble.get("code")), str(trouble.get("message")))
+        return PERMISSION_EXPIRED if self._clock.mono() >= job.start_before_s else None
 
     async def _look_at_run(self, job: Job) -> None:
         token = job.token
         ended = await self._read(token, jobdir.EXIT)
         alive = ended is not None or await self._watched(job)
+        self._report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
         if job.barrier:
             ready = await self._read(token, jobdir.READY)
             if ready is not None:
@@ -384,41 +385,11 @@ class Jobs:
         return True
 
     async def _judge(self, job: Job) -> None:
-        """A run whose shim is gone without a last word: with the lock in hand and the tree proven empty, lost."""
-        token = job.token
         try:
-            while not await self._dirs.try_lock(token):
-                if await self._read(token, jobdir.EXIT) is not None:
-                    return
-                await self._clock.sleep(KILL_PAUSE_S)
-            try:
-                if await self._read(token, jobdir.EXIT) is None:
-                    await self._end_tree(token)
-                    self._point("agent.before_lost")
-                    await self._write_lost(token)
-            finally:
-                await self._dirs.unlock(token)
+            await self._endings.judge(job.token)
         finally:
-            self._judging.discard(token)
-            await self.look(token)
-
-    async def _write_lost(self, token: str) -> None:
-        lost: JsonObject = {"reason": "supervisor_lost", "message": "its supervisor was killed", "at": self._at()}
-        while True:
-            try:
-                return await self._dirs.write(token, jobdir.EXIT, lost)
-            except NoRoom:
-                await self._clock.sleep(LAST_KILL_PAUSE_S)
-
-    async def _end_tree(self, token: str) -> None:
-        pause_s = KILL_PAUSE_S
-        while not await self._trees.is_empty(token):
-            await self._trees.kill(token)
-            if await self._trees.is_empty(token):
-                break
-            await self._clock.sleep(pause_s)
-            pause_s = min(LAST_KILL_PAUSE_S, pause_s * 2)
-        await self._trees.remove(token)
+            self._judging.discard(job.token)
+            await self.look(job.token)
 
     async def _read(self, token: str, name: str) -> JsonObject | None:
         try:
