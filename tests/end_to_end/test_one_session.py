@@ -24,10 +24,11 @@ def test_audit_launch_prints_the_whole_chain(shared: Plane) -> None:
     shared.run("wait", session)
     (launch,) = shared.run("audit-launch", session, "-o", "json").json()["launches"]
     steps = {step["step"]: step for step in launch["steps"]}
-    assert set(steps) >= {"intent", "claim", "served", "accepted", "started", "result", "certified"}
-    times = [steps[name]["at"] for name in ("intent", "claim", "served", "started", "certified")]
+    assert set(steps) >= {"intent", "claim", "served", "accepted", "started", "result", "certified", "acknowledged"}
+    times = [steps[name]["at"] for name in ("intent", "claim", "served", "started", "certified", "acknowledged")]
     assert None not in times and times == sorted(times)
     assert steps["intent"]["by"].startswith("manager:") and steps["started"]["by"].startswith("node:")
+    assert steps["acknowledged"]["by"].startswith("manager:")
     assert session in shared.run("audit-launch", session).out
 
 

@@ -289,10 +289,11 @@ def launch_view(row: LaunchRow) -> LaunchView:
               else {}),
         _step("certified", kernel.certified_at, _certifier(kernel),
               {"certificate": kernel.certificate, "reason": kernel.exit_reason}),
+        _step("acknowledged", kernel.certified_at, row.certified_by),
     ]  # fmt: skip
     for name, why in (("refused", kernel.refused), ("failed", kernel.failed)):
         if why is not None:
-            steps.insert(-1, _step(name, None, node, {"code": why.code, "message": why.message}))
+            steps.insert(-2, _step(name, None, node, {"code": why.code, "message": why.message}))
     return LaunchView(
         token=kernel.token,
         attempt=kernel.attempt,

@@ -26,6 +26,7 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
     """Accept a node, or the node again. Only this raises an epoch, and only for a changed boot id: results that the
     node still holds are applied first, then every kernel from before the reboot is certified dead, in one transaction.
 
+    Who has not the node's nonces, though the node was silent, is asked to show that it asks now (`challenge`).
     Raises `Refused`: `identity_in_use` when another agent holds the name, `hardware_changed` for another machine.
     """
     _validate(registration)
@@ -35,6 +36,8 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
     lock_with_nodes(tx, {*ids, *on_node}, [registration.name])
     before = tx.nodes([registration.name]).get(registration.name)
     epoch = _next_epoch(tx, registration, before)
+    if before is not None and before.nonce not in registration.nonces:
+        return _registered(tx, before.epoch, challenge=before.nonce)
     apply_facts(tx, registration.name, registration.facts, by)
     tx.add_group(ResourceGroup(registration.group))
     if not tx.register(registration, before, epoch):
@@ -42,7 +45,13 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
     if before is not None and epoch > before.epoch:
         sweep_epoch(tx, registration.name, epoch, by)
     tx.hint(PLACE)
-    return wire.Registered(epoch=epoch, generation=tx.generation(), node_timeout_s=NODE_TIMEOUT_S)
+    return _registered(tx, epoch)
+
+
+def _registered(tx: Tx, epoch: int, challenge: str = "") -> wire.Registered:
+    return wire.Registered(
+        epoch=epoch, generation=tx.generation(), node_timeout_s=NODE_TIMEOUT_S, challenge=challenge
+    )
 
 
 def _validate(registration: wire.Registration) -> None:
@@ -84,7 +93,7 @@ def sweep_epoch(tx: Tx, node: str, epoch: int, by: str) -> None:
     lock_with_nodes(tx, ids, [node])
     kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
     old = [k.token for k in kernels if k.node == node and k.node_epoch < epoch and k.certificate is None]
-    tx.certify(old, Certificate.NODE_REBOOTED)
+    tx.certify(old, Certificate.NODE_REBOOTED, by)
     settle_locked(tx, ids, by)
 
 
@@ -131,7 +140,7 @@ def apply_facts(tx: Tx, node: str, facts: Sequence[KernelFact], by: str) -> None
         elif verdict == "disputed":
             sessions[kernel.session] = tx.dispute(sessions[kernel.session], fact, by)
     _back_off(tx, node, new)
-    tx.record(sorted(new, key=lambda fact: _ORDER[fact.kind]))
+    tx.record(sorted(new, key=lambda fact: _ORDER[fact.kind]), by)
     settle_locked(tx, ids, by)
 
 

@@ -123,7 +123,7 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
         )
     kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
     dead = [kernel.token for kernel in kernels if kernel.node == node and kernel.certificate is None]
-    tx.certify(dead, Certificate.OPERATOR)
+    tx.certify(dead, Certificate.OPERATOR, by)
     settle_locked(tx, ids, by)
     return ids
 

@@ -61,7 +61,7 @@ def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
         return []
     taken = tx.write([_signed(decision, by) for decision in decisions], by)
     mine = [decision for decision in decisions if decision.change.before.id in taken]
-    tx.certify([token for decision in mine for token in decision.withdrawn], Certificate.NEVER_SERVED)
+    tx.certify([token for decision in mine for token in decision.withdrawn], Certificate.NEVER_SERVED, by)
     tx.ask_stop([token for decision in mine for token in decision.stop])
     tx.release_barrier([token for decision in mine for token in decision.go])
     freed = [decision.change.before for decision in mine if Effect.GIVE_ROOM_BACK in decision.effects]

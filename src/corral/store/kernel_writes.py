@@ -88,18 +88,19 @@ class KernelWrites(Writes):
 
     # facts and certificates
 
-    def record(self, facts: Sequence[KernelFact]) -> set[str]:
-        """Record each fact by first write; the tokens of those for which something was new."""
+    def record(self, facts: Sequence[KernelFact], by: str = "") -> set[str]:
+        """Record each fact by first write, acknowledged by `by`; the tokens for which something was new."""
         found: dict[str, dict[str, Any]] = {}
         for fact in facts:
             row = found.setdefault(fact.token, {"token": fact.token, **_NOTHING_REPORTED})
-            _report(row, fact, self.now)
+            _report(row, fact, self.now, by)
         counts = self._each(sql.RECORD, list(found.values()))
         self._forget_kernels(found)
         return {token for token, count in zip(found, counts, strict=True) if count}
 
-    def certify(self, tokens: Sequence[str], certificate: Certificate) -> None:
-        self._whole(sql.CERTIFY, len(tokens), tokens=list(tokens), certificate=certificate.value, now=self.now)
+    def certify(self, tokens: Sequence[str], certificate: Certificate, by: str = "") -> None:
+        proof = {"certificate": certificate.value, "now": self.now, "by": by}
+        self._whole(sql.CERTIFY, len(tokens), tokens=list(tokens), **proof)
         self._forget_kernels(tokens)
 
     def _forget_kernels(self, tokens: Mapping[str, Any] | Sequence[str]) -> None:
@@ -111,14 +112,15 @@ _NOTHING_REPORTED: Mapping[str, None] = dict.fromkeys(
     (
         *("accepted_at", "ready_at", "port", "result_at", "exit_code", "signal", "exit_class", "began"),
         *("refused_code", "refused_message", "failed_code", "failed_message"),
-        *("certificate", "certified_at", "exit_reason"),
+        *("certificate", "certified_at", "certified_by", "exit_reason"),
     )
 )
 
 
-def _report(row: dict[str, Any], fact: KernelFact, now: float) -> None:
+def _report(row: dict[str, Any], fact: KernelFact, now: float, by: str) -> None:
     """Add what one fact says to the columns that RECORD writes; of two facts of a kind the first counts."""
     code, message = fact.why or ("unknown", "")
+    dead = {"certified_at": now, "certified_by": by}
     match fact.kind:
         case FactKind.ACCEPTED:
             _first(row, accepted_at=now)
@@ -131,15 +133,15 @@ def _report(row: dict[str, Any], fact: KernelFact, now: float) -> None:
                 _first(row, result_at=now, began=int(result.started), exit_class=result.exit_class.value, **ended)
         case FactKind.EXITED:
             reason = fact.why and fact.why.code
-            _first(row, certificate=Certificate.EXIT.value, certified_at=now, exit_reason=reason)
+            _first(row, certificate=Certificate.EXIT.value, exit_reason=reason, **dead)
         case FactKind.VOID:
-            _first(row, certificate=Certificate.VOID.value, certified_at=now)
+            _first(row, certificate=Certificate.VOID.value, **dead)
         case FactKind.REFUSED:
             _first(row, refused_code=code, refused_message=message)
-            _first(row, certificate=Certificate.VOID.value, certified_at=now)
+            _first(row, certificate=Certificate.VOID.value, **dead)
         case FactKind.FAILED:
             _first(row, failed_code=code, failed_message=message)
-            _first(row, certificate=Certificate.VOID.value, certified_at=now)
+            _first(row, certificate=Certificate.VOID.value, **dead)
 
 
 def _first(row: dict[str, Any], **columns: Any) -> None:

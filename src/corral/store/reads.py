@@ -155,7 +155,7 @@ class SqlReads:
 
     def launches(self, session_id: str) -> list[LaunchRow]:
         found = self._rows(sql.LAUNCHES, session=session_id)
-        return [LaunchRow(rows.kernel_of(row), *row[-5:]) for row in found]
+        return [LaunchRow(rows.kernel_of(row), *row[-6:]) for row in found]
 
     def holdings(self, ids: Iterable[str]) -> dict[str, list[Holding]]:
         found: defaultdict[str, list[Holding]] = defaultdict(list)

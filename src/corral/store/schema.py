@@ -174,6 +174,7 @@ kernel = Table(
     _text("exit_reason", nullable=True),
     _text("certificate", nullable=True),
     _time("certified_at"),
+    _text("certified_by", nullable=True),
     _big("changed_version"),
     _time("placed_at", nullable=False),
     _text("placed_by"),

@@ -115,7 +115,8 @@ KERNELS = f"""
 SELECT {KERNEL_COLUMNS} FROM kernel k JOIN session s ON s.id = k.session AND s.attempt = k.attempt
 WHERE k.session @in(ids) ORDER BY k.session, k.rank"""
 LAUNCHES = f"""
-SELECT {KERNEL_COLUMNS}, k.placed_at, k.placed_by, k.claimed_at, k.claimed_by, k.served_at
+SELECT {KERNEL_COLUMNS}, k.placed_at, k.placed_by, k.claimed_at, k.claimed_by, k.served_at,
+    k.certified_by
 FROM kernel k WHERE k.session = :session ORDER BY k.attempt, k.rank"""
 TOKENS_SESSIONS = "SELECT token, session, attempt FROM kernel WHERE token @in(tokens)"
 HOLDINGS = f"""
@@ -149,7 +150,8 @@ CLAIM_KERNELS = """
 UPDATE kernel SET claimed_version = :version, changed_version = :version, claimed_at = :now, claimed_by = :by
 WHERE token @in(tokens) AND claimed_version IS NULL AND certificate IS NULL"""
 CERTIFY = """
-UPDATE kernel SET certificate = :certificate, certified_at = :now WHERE token @in(tokens) AND certificate IS NULL"""
+UPDATE kernel SET certificate = :certificate, certified_at = :now, certified_by = :by
+WHERE token @in(tokens) AND certificate IS NULL"""
 ASK_STOP = """
 UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token @in(tokens) AND certificate IS NULL"""
 RELEASE_BARRIER = """
@@ -175,6 +177,7 @@ UPDATE kernel SET accepted_at = COALESCE(accepted_at, :accepted_at),
     failed_code = COALESCE(failed_code, :failed_code),
     exit_reason = CASE WHEN certificate IS NULL THEN :exit_reason ELSE exit_reason END,
     certified_at = COALESCE(certified_at, :certified_at),
+    certified_by = COALESCE(certified_by, :certified_by),
     certificate = COALESCE(certificate, :certificate)
 WHERE token = :token AND (
     (accepted_at IS NULL AND CAST(:accepted_at AS double precision) IS NOT NULL)

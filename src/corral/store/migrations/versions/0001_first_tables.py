@@ -222,6 +222,7 @@ def _create_kernel() -> None:
         _text("exit_reason", nullable=True),
         _text("certificate", nullable=True),
         _double("certified_at", nullable=True),
+        _text("certified_by", nullable=True),
         _big("changed_version", default="0"),
         _double("placed_at"),
         _text("placed_by"),
