@@ -42,11 +42,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """The manager's answer: the node's epoch and the control plane's generation."""
+    """The manager's answer: the node's epoch and the control plane's generation.
+
+    With a `challenge` nothing was registered: the agent's nonces were not the node's, so its request may have been
+    under way since before a reboot. It registers again, with the challenge as its last nonce.
+    """
 
     epoch: int
     generation: int
     node_timeout_s: float
+    challenge: str = ""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,6 +138,9 @@ class Daemon:
             except (Unreachable, Rejected):
                 await self._pause()
                 continue
+            if answer.challenge:
+                await self._take_nonces(answer.challenge)
+                continue
             self._me.epoch = answer.epoch
             self._have_version = 0
             await self._advance_nonces()
@@ -234,8 +237,11 @@ class Daemon:
     async def _advance_nonces(self, version: int | None = None) -> None:
         """Only an answer advances the pair; the next one is durable before it is sent (PROTOCOL.md 9)."""
         held = self._identity.held_version if version is None else max(version, self._identity.held_version)
-        nonces = (self._identity.nonces[1], self._ids.nonce())
-        self._identity = replace(self._identity, nonces=nonces, held_version=held)
+        await self._take_nonces(self._identity.nonces[1], held)
+
+    async def _take_nonces(self, last: str, held_version: int | None = None) -> None:
+        held = self._identity.held_version if held_version is None else held_version
+        self._identity = replace(self._identity, nonces=(last, self._ids.nonce()), held_version=held)
         await self._ledger.commit(Entries(identity=self._identity), sync=False)
 
     async def _acknowledged(self, facts: list[KernelFact]) -> None:
