@@ -23,6 +23,7 @@ def test_run_goes_on_when_the_control_plane_is_killed_and_comes_back(tmp_path: P
             first = [run.stdout.readline() for _ in range(3)]
             running.kill_everything()
             running.start()
-            rest, _ = run.communicate(timeout=60)
+            rest = run.stdout.read()  # not communicate, which passes by what readline has read ahead
+            run.wait(60)
     assert "".join(first) + rest == "".join(f"line {number}\n" for number in range(LINES))
     assert run.returncode == 3

@@ -64,7 +64,7 @@ def test_ctrl_c_asks_to_stop(environment: dict[str, str], client: Client) -> Non
 
 def test_a_second_ctrl_c_leaves_it_alone(environment: dict[str, str], client: Client) -> None:
     script = "trap '' TERM; echo begun; sleep 60 & wait; wait"
-    command = [*CORRAL, "run", "--grace", "50s", "--", "sh", "-c", script]
+    command = [*CORRAL, "run", "--grace", "10s", "--", "sh", "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as run:
         assert run.stdout is not None
         assert run.stderr is not None
@@ -74,7 +74,8 @@ def test_a_second_ctrl_c_leaves_it_alone(environment: dict[str, str], client: Cl
         assert "asking" in run.stderr.readline()
         wait_until(lambda: client.get(id_)["phase"] == "stopping", "the stop")
         run.send_signal(signal.SIGINT)
-        _, err = run.communicate(timeout=30)
+        err = run.stderr.read()
+        run.wait(30)
     assert run.returncode == 130
     assert "alone" in err
     assert client.get(id_)["phase"] == "stopping"
