@@ -37,6 +37,7 @@ STOP_WAIT_S = 10.0
 AGENT_RESTART_S = 1.0
 ALL_ENDED_WAIT_S = 120.0
 POLL_S = 0.1
+CRASH_POINTS = ("manager.before_commit", "manager.after_commit")
 
 log = structlog.get_logger("corral.server")
 
@@ -152,14 +153,15 @@ def _report(name: str, error: BaseException) -> None:
 
 def _crash_point() -> CrashPoint:
     """CORRAL_CRASH=name:count, for tests: SIGKILL at the count-th pass of `manager.before_commit` or
-    `manager.after_commit`. Stores pass them in several threads."""
-    name, _, count = os.environ.get("CORRAL_CRASH", "").partition(":")
-    if not name.startswith("manager."):
+    `manager.after_commit`. Stores pass them in several threads; what is not a manager's point is the agents'."""
+    plan = os.environ.get("CORRAL_CRASH", "").split(",")
+    counts = {name: int(count or 1) for name, _, count in (one.partition(":") for one in plan) if name in CRASH_POINTS}
+    if not counts:
         return no_crash
-    passes = itertools.count(1)
+    passes = {name: itertools.count(1) for name in counts}
 
-    def point(passed: str) -> None:
-        if passed == name and next(passes) == int(count or 1):
+    def point(name: str) -> None:
+        if name in counts and next(passes[name]) == counts[name]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return point

@@ -1,6 +1,6 @@
 """Death on request, for tests: where a process that was told so kills itself.
 
-Knows one named point and a count. Never does anything in a process that was not told. The names are in
+Knows named points and counts. Never does anything in a process that was not told. The names are in
 `shim.CRASH_POINTS` and `zygote.CRASH_POINTS`.
 """
 
@@ -11,15 +11,28 @@ import signal
 
 
 class CrashPlan:
-    """Dies by SIGKILL at the count-th pass of one named point: `name:count`."""
+    """Dies by SIGKILL at the count-th pass of a named point: `name:count`, several with commas between. With a third
+    part, `name:count:FILE`, only the process that makes FILE dies: once, however often it is started again."""
 
     def __init__(self, plan: str | None) -> None:
-        name, _, count = (plan or "").partition(":")
-        self._name = name
-        self._left = int(count or 1)
+        self._left: dict[str, int] = {}
+        self._marks: dict[str, str] = {}
+        for one in (plan or "").split(",") if plan else ():
+            name, count, mark, *_ = (*one.split(":", 2), "", "")
+            self._left[name] = int(count or 1)
+            self._marks[name] = mark
 
     def pass_by(self, name: str) -> None:
-        if name == self._name:
-            self._left -= 1
-            if self._left == 0:
+        if name in self._left:
+            self._left[name] -= 1
+            if self._left[name] == 0 and _first(self._marks[name]):
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first(mark: str) -> bool:
+    try:
+        if mark:
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return False
+    return True
