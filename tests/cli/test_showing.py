@@ -105,7 +105,7 @@ def test_the_story_of_a_session(corral: Corral, client: Client) -> None:
     assert "no launch began more than once" in audit.out
     launches = corral("audit-launch", id_, "-o", "json").json()["launches"]
     assert [step["step"] for step in launches[0]["steps"]] == [
-        "intent", "claim", "served", "accepted", "started", "result", "certified",
+        "intent", "claim", "served", "accepted", "started", "result", "certified", "acknowledged",
     ]  # fmt: skip
     assert "ended, succeeded" in corral("explain", id_).out
 
