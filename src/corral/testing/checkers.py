@@ -151,6 +151,12 @@ class Checkers:
             attempt, phase = newest[0]
             self._violate("KE6", f"{token} was started while its session is {phase} at attempt {attempt}")
 
+    def preparing(self) -> set[str]:
+        """The nodes that were told of a launch that has not begun."""
+        rows = self._rows("SELECT token, node FROM kernel WHERE certificate IS NULL AND served_at IS NOT NULL")
+        decided = self.records.said_run | self.records.said_void
+        return {node for token, node in rows if token not in decided}
+
     def begun_on(self, node: str) -> bool:
         """Whether a launch that nothing certifies was decided to run there."""
         tokens = self._rows("SELECT token FROM kernel WHERE node = ? AND certificate IS NULL", node)

@@ -110,6 +110,20 @@ def _any_twin_may_register() -> list[Patch]:
     return [Patch(exchange, "_next_epoch", changed)]
 
 
+def _late_registrations_count() -> list[Patch]:
+    """Whoever asks once the node was silent is taken for it, whatever nonces the request has."""
+    register = exchange.register
+
+    def changed(tx: Tx, registration: wire.Registration, by: str) -> wire.Registered:
+        before = tx.nodes([registration.name]).get(registration.name)
+        if before is not None and tx.now - before.seen_at >= exchange.NODE_TIMEOUT_S:
+            nonces = (before.nonce, registration.nonces[1])
+            registration = msgspec.structs.replace(registration, nonces=nonces)
+        return register(tx, registration, by)
+
+    return [Patch(exchange, "register", changed)]
+
+
 def _reboot_sweeps_nothing() -> list[Patch]:
     def nothing(tx: Tx, node: str, epoch: int, by: str) -> None:
         return None
@@ -139,7 +153,7 @@ def _silence_is_death() -> list[Patch]:
             ids = tx.sessions_on(name)
             kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
             dead = [kernel.token for kernel in kernels if kernel.node == name and kernel.certificate is None]
-            tx.certify(dead, Certificate.NODE_REBOOTED)
+            tx.certify(dead, Certificate.NODE_REBOOTED, "mutant")
             exchange.settle_locked(tx, ids, "mutant")
 
     return [Patch(nodes, "mark_silent", changed)]
@@ -151,7 +165,7 @@ def _stop_is_death() -> list[Patch]:
 
     def changed(self: Any, tokens: Sequence[str]) -> None:
         ask_stop(self, tokens)
-        self.certify(tokens, Certificate.VOID)
+        self.certify(tokens, Certificate.VOID, "mutant")
 
     return [Patch(owner, "ask_stop", changed)]
 
@@ -214,6 +228,7 @@ MANAGER_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "facts_after_the_sweep": ("8", "results travel with the registration, before the epoch", _facts_after_the_sweep),
     "any_registration_raises": ("9", "only a reboot raises an epoch", _any_registration_raises),
     "any_twin_may_register": ("9", "an identity in use is refused", _any_twin_may_register),
+    "late_registrations_count": ("9", "unknown nonces have to be shown anew", _late_registrations_count),
     "reboot_sweeps_nothing": ("10", "a raised epoch sweeps the kernels of the old one", _reboot_sweeps_nothing),
     "silence_is_death": ("11", "silence is no death certificate", _silence_is_death),
     "stop_is_death": ("11", "asking for a stop is no death certificate", _stop_is_death),

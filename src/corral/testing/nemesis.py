@@ -38,6 +38,10 @@ class Battlefield(Protocol):
     def mend(self, source: str, target: str) -> None: ...
     def database_down(self, down: bool) -> None: ...
     def operator_confirms(self, machine: Machine) -> None: ...
+    def preparing(self) -> set[str]:
+        """The nodes that were told of a launch that has not begun."""
+        ...
+
     def operator_gives_up(self, agent: SimProcess) -> None: ...
     def odd_job(self, kind: str, machine: Machine) -> bool: ...
 
@@ -51,6 +55,7 @@ class Nemesis:
         self.process = process
         self.world = world
         self.done: Counter[str] = Counter()
+        self._lurking = False
         self.chance = random.Random(f"{seed}:nemesis")
         self.pace_s = self.chance.choice((0.5, 2.0, 5.0))
         kinds: dict[str, Callable[[], bool]] = {
@@ -147,14 +152,27 @@ class Nemesis:
         return True
 
     def _silent(self) -> bool:
-        """An agent is stopped so long that an operator confirms its node dead, and then it goes on."""
-        agents = [agent for agent in self._agents() if not agent.paused]
-        if not agents:
+        """An agent is stopped while it prepares a launch, so long that an operator confirms its node dead, and then it
+        goes on."""
+        if self._lurking:
             return False
-        agent = self.chance.choice(agents)
-        agent.pause()
-        self.world.loop.at(61.0 + self._span_s(6.0), self.world.operator_gives_up, agent)
+        self._lurking = True
         return True
+
+    def look(self, name: str) -> None:
+        """After each commit: is there a launch to lie in wait for?"""
+        if not self._lurking or name != "exchange":
+            return
+        preparing = self.world.preparing()
+        agents = [agent for agent in self._agents() if agent.name in preparing and not agent.paused]
+        if agents:
+            self._lurking = False
+            self.world.loop.at(self._span_s(0.3), self._give_up, self.chance.choice(agents))
+
+    def _give_up(self, agent: SimProcess) -> None:
+        if agent.alive and not agent.paused:
+            agent.pause()
+            self.world.loop.at(61.0 + self._span_s(6.0), self.world.operator_gives_up, agent)
 
     def _cut(self) -> bool:
         source, target = self.chance.choice(self.world.links())

@@ -34,6 +34,7 @@ NODE_RATES = {
     "node.slow_provision": 0.1,
     "node.not_provided": 0.04,
     "shim.cannot_prepare": 0.02,
+    "shim.pause": 0.01,
 }
 CPU_MILLI, MEMORY_MIB, VRAM_MIB = 4000, 4096, 8192
 FIRST_PID, LAST_PID = 1000, 1060

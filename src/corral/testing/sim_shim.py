@@ -23,6 +23,7 @@ from corral.testing.process import SimProcess, yield_once
 from corral.testing.trees import JobPlan, SimTrees, Tree
 
 LOCK_PATIENCE_S, LOCK_PAUSE_S = 1.0, 0.05
+LONGEST_PAUSE_S = 20.0
 NOTHING_USED = Usage(0.0, 0.0, 0)
 
 
@@ -94,6 +95,9 @@ class SimJob:
 
     async def point(self, name: str) -> None:
         self.process.point(name)
+        if self.process.faults.hit("shim.pause"):
+            self.process.pause()
+            self.process.loop.at(self.process.faults.span_s(LONGEST_PAUSE_S), self.process.resume)
         await yield_once()
 
     async def take_lock(self) -> bool:

@@ -73,6 +73,7 @@ class World:
         self._make_node = make_node
         self._machines: list[Machine] = []
         self.nemesis = Nemesis(seed, self.site.process("weather"), self)
+        self.site.database.on_commit.append(self.nemesis.look)
 
     # --- what nodes and the nemesis ask of it
 
@@ -107,6 +108,9 @@ class World:
         if await user.confirm_dead(machine.name):
             user.process.sometimes("operator.confirmed")
         self.loop.at(self.site.chance.random() * 5.0, lambda: None if machine.is_on else machine.power_on())
+
+    def preparing(self) -> set[str]:
+        return self.checkers.preparing()
 
     def operator_gives_up(self, agent: SimProcess) -> None:
         """The word on a node whose agent is only stopped. What lives there is a documented limit; what does not live
