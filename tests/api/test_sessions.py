@@ -80,7 +80,16 @@ def test_the_chain_of_a_launch_is_told_with_time_and_writer(served: Served) -> N
     assert (audit["session"], audit["double_starts"], len(audit["launches"])) == (id_, [], 2)
     for launch in audit["launches"]:
         steps = {step["step"]: step for step in launch["steps"]}
-        assert list(steps) == ["intent", "claim", "served", "accepted", "started", "result", "certified", "acknowledged"]
+        assert list(steps) == [
+            "intent",
+            "claim",
+            "served",
+            "accepted",
+            "started",
+            "result",
+            "certified",
+            "acknowledged",
+        ]
         assert all(step["at"] and step["by"] for step in steps.values()), steps
         times = [step["at"] for step in launch["steps"]]
         assert times == sorted(times)

@@ -30,6 +30,7 @@ BANNED_WORDS = {
 }
 BANNED_WORDS |= {"misc"}
 BANNED_CLASS_ENDING = "Manager"  # only the process is called so
+NAMED_AFTER_THE_PROCESS = {"SimManager"}  # the control-plane process is called manager
 
 TEXT_ENDINGS = {".py", ".md", ".toml", ".sh", ".lock", ".yml", ".yaml", ".cfg", ".ini", ".js", ".css", ".html"}
 BUILD_PLACE = re.compile("/" + r"(work|farm)/|/root/\.|/home/\w")
@@ -85,6 +86,7 @@ def test_names_say_what_a_thing_is() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         and (words_of(node.name) & BANNED_WORDS or node.name.endswith(BANNED_CLASS_ENDING))
+        and node.name not in NAMED_AFTER_THE_PROCESS
     ]
     assert modules + classes == []
 
