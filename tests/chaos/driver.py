@@ -16,6 +16,7 @@ from tests.end_to_end.control_plane import command_of
 from tests.services.proxy import Proxy
 
 LOOK_EVERY_S = 1.0
+INSISTING = 30
 
 KILLS = {"kill manager": 3, "freeze manager": 2, "kill agent": 3, "kill zygote": 2, "kill shim": 3, "crash manager": 3}
 CUTS = {"cut connections": 3, "lose commit answer": 4, "stop commit": 3, "hold connections": 1}
@@ -80,12 +81,13 @@ class Driver:
         self.tale.cancelled.add(id_)
 
     def _insist(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
-        with suppress(AssertionError):
-            return self.world.ask(method, path, body, key, prefer=self.tale.seed, patience_s=3.0)
-        self.world.heal()
-        for proxy in self.proxies:
-            proxy.release()
-        return self.world.ask(method, path, body, key)
+        for _ in range(INSISTING):
+            with suppress(AssertionError):
+                return self.world.ask(method, path, body, key, prefer=self.tale.seed, patience_s=3.0)
+            self.world.heal()
+            for proxy in self.proxies:
+                proxy.release()
+        raise AssertionError(f"nobody answered {method} {path} in {INSISTING} tries, with everything healed")
 
     # --- faults
 

@@ -39,9 +39,11 @@ class Program:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     frozen: bool = False
+    armed: str | None = None  # crash points of every start, each of which strikes once
 
     def start(self, crash: str | None = None) -> None:
-        environment = os.environ | ({"CORRAL_CRASH": crash} if crash else {})
+        plan = crash or self.armed
+        environment = os.environ | ({"CORRAL_CRASH": plan} if plan else {})
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([*self.command], stdout=log, stderr=log, env=environment)
         self.frozen = False
