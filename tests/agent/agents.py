@@ -80,7 +80,7 @@ class Agent:
 
     def close(self) -> None:
         self.kill()
-        containment = self.containment()
+        containment = self.containment() if self.state.is_dir() else Containment("marker")
         if containment.kind != "marker":
             for token in trees.list_trees(containment):
                 until(lambda token=token: self._is_gone(containment, token), f"{token} gone at the test's end")

@@ -7,12 +7,15 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import sys
 from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from corral import __version__
 from corral.agent.daemon import Daemon, Me
@@ -23,7 +26,7 @@ from corral.agent.link import HttpLink
 from corral.agent.linux import set_parent_death_signal
 from corral.agent.machine import choose_run_dir, read_machine
 from corral.agent.nodedb import NodeDatabase
-from corral.agent.ports import Entries, Unreachable
+from corral.agent.ports import Entries, NoRoom, Unreachable, Unsafe
 from corral.agent.posixjob import CrashPlan
 from corral.agent.processes import ProcessTrees
 from corral.agent.provision import Provisioner
@@ -41,6 +44,10 @@ BLOB_TIMEOUT_S = 120.0
 FORGET_AFTER_S = 86400.0
 KEEP_FILES_S = 7 * 86400.0
 SWEEP_S = 3600.0
+HINTS = "hints"
+LONGEST_SOCKET_PATH = 107
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Invalid as error:
         print(f"corral agent: {error.message}", file=sys.stderr)
         return 2
-    except Fault as error:
-        print(f"corral agent: {error.message}", file=sys.stderr)
+    except (Fault, OSError, Unsafe) as error:
+        print(f"corral agent: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -102,7 +109,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
             raise Invalid("bad_name", f"--{what} {name!r}: letters, digits, '.', '_' and '-', at most 128 of them")
     labels = dict(_label(text) for text in given.label)
     return AgentSettings(
-        managers=tuple(url.strip() for url in given.manager.split(",") if url.strip()),
+        managers=_managers(given.manager),
         token=token,
         name=given.name,
         state_dir=given.state_dir.absolute(),
@@ -117,6 +124,14 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
     )
 
 
+def _managers(text: str) -> tuple[str, ...]:
+    urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
+    for url in urls or (text,):
+        if not re.match(r"^https?://[^/\s]+$", url):
+            raise Invalid("bad_manager", f"--manager {url!r} is not a URL; write for example http://10.0.0.1:7700")
+    return urls
+
+
 def _label(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not LABEL_KEY.match(key):
@@ -129,13 +144,19 @@ def run_agent(settings: AgentSettings) -> None:
     if settings.keeper is not None:
         _end_with(settings.keeper)
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _sole(settings.state_dir):
+    run_dir = settings.run_dir or Path(choose_run_dir(str(settings.state_dir)))
+    if len(os.fsencode(run_dir / HINTS)) > LONGEST_SOCKET_PATH:
+        raise Invalid(
+            "run_dir_too_long", f"--run-dir {run_dir}: too long for a socket beneath it; choose a shorter one"
+        )
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _sole(settings.state_dir, "--state-dir"), _sole(run_dir, "--run-dir"):
         try:
             import uvloop
         except ImportError:
-            asyncio.run(_agent(settings))
+            asyncio.run(_agent(settings, run_dir))
         else:
-            uvloop.run(_agent(settings))
+            uvloop.run(_agent(settings, run_dir))
 
 
 def _end_with(keeper: int) -> None:
@@ -146,28 +167,26 @@ def _end_with(keeper: int) -> None:
 
 
 @contextlib.contextmanager
-def _sole(state: Path) -> Generator[None]:
-    lock = os.open(state / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _sole(folder: Path, option: str) -> Generator[None]:
+    lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise Refused(
-            "agent_running", f"another agent runs on {state}; stop it, or choose another --state-dir"
-        ) from None
+        raise Refused("agent_running", f"another agent runs on {folder}; stop it, or choose another {option}") from None
     try:
         yield
     finally:
         os.close(lock)
 
 
-async def _agent(settings: AgentSettings) -> None:
+async def _agent(settings: AgentSettings, run_dir: Path) -> None:
     """Until told to stop, or until a part fails: then the process ends, and whoever keeps it starts it again."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     stop = loop.create_task(stopped.wait())
-    parts = [loop.create_task(part) for part in _assemble(settings)]
+    parts = [loop.create_task(part) for part in _assemble(settings, run_dir)]
     done, _ = await asyncio.wait({stop, *parts}, return_when=asyncio.FIRST_COMPLETED)
     for task in (stop, *parts):
         task.cancel()
@@ -176,11 +195,11 @@ async def _agent(settings: AgentSettings) -> None:
         task.result()
 
 
-def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
+def _assemble(settings: AgentSettings, run_dir: Path) -> list[Coroutine[Any, Any, None]]:
     clock, ids = SystemClock(), SystemIds()
     state = str(settings.state_dir)
-    run = str(settings.run_dir or choose_run_dir(state))
-    layout = Layout(state, run, f"{run}/hints", settings.address)
+    run = str(run_dir)
+    layout = Layout(state, run, f"{run}/{HINTS}", settings.address)
     machine = read_machine(state, settings.name, settings.cpu_milli, settings.memory_mib)
     dirs = RunDirectory(run)
     ledger = NodeDatabase(f"{state}/node.db")
@@ -196,7 +215,20 @@ def _assemble(settings: AgentSettings) -> list[Coroutine[Any, Any, None]]:
     jobs = Jobs(me, machine, layout, dirs, ledger, shims, trees, devices, provision, clock, point)
     streams = Streams(_Logs(layout, jobs), settings.token, clock)
     daemon = Daemon(
-        me, machine, settings.managers, link, dirs, ledger, trees, devices, jobs, streams.serve, clock, ids, point
+        me,
+        machine,
+        settings.managers,
+        link,
+        dirs,
+        ledger,
+        trees,
+        devices,
+        jobs,
+        streams.serve,
+        clock,
+        ids,
+        point,
+        lambda text: log.info(text, node=settings.name),
     )
     return [daemon.run(), jobs.keep_looking(), jobs.sweep(), jobs.fail(), _forget(ledger, provision, jobs, clock)]
 
@@ -237,7 +269,8 @@ async def _forget(ledger: NodeDatabase, provision: Provisioner, jobs: Jobs, cloc
     while True:
         await clock.sleep(SWEEP_S)
         now = clock.seconds()
-        await ledger.commit(Entries(forget_before=now - FORGET_AFTER_S), sync=False)
+        with contextlib.suppress(NoRoom):
+            await ledger.commit(Entries(forget_before=now - FORGET_AFTER_S), sync=False)
         await provision.sweep(jobs.sessions(), now - KEEP_FILES_S)
 
 

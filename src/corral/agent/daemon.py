@@ -8,20 +8,38 @@ the jobs go on; nothing is forgotten until a manager has answered.
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from corral import wire
 from corral.agent.jobs import Jobs
-from corral.agent.ports import Devices, Entries, Identity, JobDirs, Ledger, Link, Machine, Rejected, Trees, Unreachable
+from corral.agent.ports import (
+    Devices,
+    Entries,
+    Identity,
+    JobDirs,
+    Ledger,
+    Link,
+    Machine,
+    NoRoom,
+    Rejected,
+    Trees,
+    Unreachable,
+)
+from corral.model.faults import Invalid
 from corral.model.node import Inventory
-from corral.model.session import FactKind, KernelFact, Why
+from corral.model.session import FactKind, KernelFact, Why, parse_token
 from corral.ports import Clock, CrashPoint, Ids
 
+T = TypeVar("T")
+Note = Callable[[str], None]
 PARK_S = 20.0
 ANSWER_S = 15.0
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
+FULL_DISK_PAUSE_S = 2.0
 MAX_FACTS = 2000
 KILL_PAUSE_S = 0.2
 GATHER_S = 0.002
@@ -61,6 +79,7 @@ class Daemon:
         clock: Clock,
         ids: Ids,
         point: CrashPoint,
+        note: Note = lambda _: None,
     ) -> None:
         self._me = me
         self._machine = machine
@@ -75,17 +94,34 @@ class Daemon:
         self._clock = clock
         self._ids = ids
         self._point = point
+        self._note = note
+        self._noted = ""
         self._identity = Identity()
         self._have_version = 0
         self._pause_s = FIRST_PAUSE_S
 
     async def run(self) -> None:
         """Find what is here, register, and exchange until the process ends."""
-        await self.begin()
+        await self._with_room(self.begin)
         while True:
-            await self._register()
-            while await self._exchange():
+            await self._with_room(self._register)
+            while await self._with_room(self._exchange):
                 pass
+
+    async def _with_room(self, step: Callable[[], Awaitable[T]]) -> T:
+        """A step that found the disk full changed nothing that counts: it is taken again, for ever."""
+        while True:
+            try:
+                return await step()
+            except NoRoom as full:
+                self._say(f"no room in the state directory ({full}); nothing is reported until there is")
+                await self._clock.sleep(FULL_DISK_PAUSE_S)
+
+    def _say(self, text: str) -> None:
+        """To whoever reads the log, once until something else happens."""
+        if text != self._noted:
+            self._noted = text
+            self._note(text)
 
     # --- the start
 
@@ -99,7 +135,7 @@ class Daemon:
         same_boot = self._identity.boot_id == self._machine.boot_id
         self._me.run_id = run_id
         if not same_boot:
-            await self._jobs.void_all()
+            await self._jobs.void_others(self._machine.boot_id)
         elif self._identity.run_id not in ("", run_id):
             await self._prove_all_dead()
         nonces = self._identity.nonces
@@ -115,7 +151,7 @@ class Daemon:
     async def _prove_all_dead(self) -> None:
         """The run directory is another under the same boot: end every tree of ours, and report those launches lost."""
         pause_s = KILL_PAUSE_S
-        while tokens := await self._trees.tokens():
+        while tokens := await self._our_trees():
             for token in tokens:
                 await self._trees.kill(token)
                 if await self._trees.is_empty(token):
@@ -127,6 +163,15 @@ class Daemon:
         facts = [KernelFact(token, FactKind.EXITED, at, why=lost) for token in tokens]
         await self._ledger.commit(Entries(facts=facts), sync=True)
 
+    async def _our_trees(self) -> list[str]:
+        """Without a folder of our own, what is marked may be another agent's: ours is what our horizon names."""
+        tokens = await self._trees.tokens()
+        if self._machine.containment.get("kind") != "marker":
+            return tokens
+        sessions = {session for session in map(_session_of, tokens) if session is not None}
+        ours = {str(seen.token) for seen in await self._ledger.horizon(sorted(sessions))}
+        return [token for token in tokens if token in ours]
+
     async def _register(self) -> None:
         """Until some manager takes us."""
         while True:
@@ -135,12 +180,14 @@ class Daemon:
             message = await self._registration(facts)
             try:
                 answer = wire.decode(await self._post("register", message, ANSWER_S), wire.Registered)
-            except (Unreachable, Rejected):
-                await self._pause()
+            except (Unreachable, Rejected, Invalid) as error:
+                await self._pause(error)
                 continue
             if answer.challenge:
                 await self._take_nonces(answer.challenge)
                 continue
+            self._say(f"registered with {self._managers[0]} as {self._me.name}, epoch {answer.epoch}")
+            self._pause_s = FIRST_PAUSE_S
             self._me.epoch = answer.epoch
             self._have_version = 0
             await self._advance_nonces()
@@ -197,10 +244,11 @@ class Daemon:
             if body is None:
                 return True
             desired = wire.decode(body, wire.Desired)
-        except (Unreachable, Rejected):
-            await self._pause()
+        except (Unreachable, Rejected, Invalid) as error:
+            await self._pause(error)
             return True
         self._pause_s = FIRST_PAUSE_S
+        self._noted = ""
         self._point("agent.after_exchange")
         if desired.stale:
             return False
@@ -241,15 +289,26 @@ class Daemon:
 
     async def _take_nonces(self, last: str, held_version: int | None = None) -> None:
         held = self._identity.held_version if held_version is None else held_version
-        self._identity = replace(self._identity, nonces=(last, self._ids.nonce()), held_version=held)
-        await self._ledger.commit(Entries(identity=self._identity), sync=False)
+        identity = replace(self._identity, nonces=(last, self._ids.nonce()), held_version=held)
+        await self._ledger.commit(Entries(identity=identity), sync=False)
+        self._identity = identity
 
     async def _acknowledged(self, facts: list[KernelFact]) -> None:
         await self._jobs.outbox.acknowledge(facts)
         await self._jobs.collect(facts)
 
-    async def _pause(self) -> None:
-        """Try the next manager, after a growing wait; the jobs go on meanwhile."""
+    async def _pause(self, error: Unreachable | Rejected | Invalid) -> None:
+        """Try the next manager, after a growing wait that differs from node to node; the jobs go on meanwhile."""
+        code = f"{error.code}: " if isinstance(error, Rejected) else ""
+        self._say(f"{self._managers[0]} did not take this node's word, and is asked again: {code}{error}")
         self._managers.append(self._managers.pop(0))
-        await self._clock.sleep(self._pause_s)
+        share = zlib.crc32(self._ids.nonce().encode()) / 2**32
+        await self._clock.sleep(self._pause_s * (0.5 + share))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
+
+
+def _session_of(token: str) -> str | None:
+    try:
+        return parse_token(token).session
+    except Invalid:
+        return None

@@ -31,7 +31,7 @@ class Layout:
 
     def control(self, token: str) -> str:
         """Files Corral itself gives the command: its hosts and the notice before a stop."""
-        return f"{self.state}/control/{token}"
+        return f"{self.run}/control/{token}"
 
 
 class Me(Protocol):

@@ -286,10 +286,15 @@ class Jobs:
         for token in list(self._jobs):
             await self.look(token)
 
-    async def void_all(self) -> None:
-        """After a reboot: what a run directory on disk still shows is over, and names processes that are others now."""
+    async def void_others(self, boot_id: str) -> None:
+        """After a reboot: what a run directory on disk still shows is over, and names processes that are others now.
+        After the loss of the durable store only, it is of this boot, and the horizon has to learn of it again."""
         for token in await self._dirs.tokens():
-            await self._dirs.collect(token)
+            spec = await self._read(token, jobdir.SPEC) or {}
+            if spec.get("boot_id") == boot_id:
+                await self._horizon.remember(token)
+            else:
+                await self._dirs.collect(token)
 
     async def keep_looking(self) -> None:
         """Look where something may have happened, for ever."""

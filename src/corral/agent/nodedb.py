@@ -27,11 +27,14 @@ CREATE INDEX IF NOT EXISTS fact_open ON fact (at) WHERE acknowledged = 0;
 _SEEN = """
 INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (token) DO UPDATE SET
     stopped = MAX(stopped, excluded.stopped), ended = MAX(ended, excluded.ended)"""
-_FULL = ("database or disk is full",)
+_ROOM_BYTES = 1 << 20
 
 
 class NodeDatabase:
-    """One connection, one writer. After a failed sync every later commit raises `Unsafe`."""
+    """One connection, one writer. After a failed sync every later commit raises `Unsafe`.
+
+    The file and its log keep room, so that results can be written down on a disk that has filled up since.
+    """
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -40,6 +43,20 @@ class NodeDatabase:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
         self._unsafe = False
+        self._keep_room()
+
+    def _keep_room(self) -> None:
+        """What was written and deleted leaves free pages in the file, and a log that is not shortened."""
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_ROOM_BYTES // 4096 // 2}")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("CREATE TABLE room (filler BLOB)")
+            self._db.execute("INSERT INTO room VALUES (randomblob(?))", (_ROOM_BYTES,))
+            self._db.execute("DROP TABLE room")
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
 
     async def identity(self) -> Identity:
         row = self._db.execute("SELECT name, boot_id, run_id, last, next, held_version FROM identity").fetchone()
@@ -56,7 +73,7 @@ class NodeDatabase:
         except sqlite3.OperationalError as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if str(error) in _FULL:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise NoRoom(str(error)) from None
             self._unsafe = True
             raise Unsafe(str(error)) from error

@@ -26,6 +26,7 @@ class RunDirectory:
         self._jobs = f"{run}/jobs"
         self._locks: dict[str, int] = {}
         self._made = 0
+        self._control = f"{run}/control"
         os.makedirs(self._jobs, _PRIVATE_DIR, exist_ok=True)
 
     def folder(self, token: str) -> str:
@@ -51,7 +52,14 @@ class RunDirectory:
                 shutil.rmtree(f"{self._jobs}/{name}", ignore_errors=True)
             else:
                 found.append(name)
+        self._drop_control(found)
         return found
+
+    def _drop_control(self, keep: list[str]) -> None:
+        """What was made for launches that are not here."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in set(os.listdir(self._control)).difference(keep):
+                shutil.rmtree(f"{self._control}/{name}", ignore_errors=True)
 
     async def accept(self, token: str, spec: JsonObject, files: Mapping[str, bytes]) -> None:
         self._made += 1
@@ -106,6 +114,7 @@ class RunDirectory:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder(token), gone)
         shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(f"{self._control}/{token}", ignore_errors=True)
 
 
 def _write(path: str, content: bytes) -> None:
