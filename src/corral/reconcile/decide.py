@@ -74,7 +74,7 @@ def judge(kernel: Kernel, fact: KernelFact) -> str:
     if kind is FactKind.ACCEPTED:
         return "known" if kernel.accepted_at is not None or kernel.certificate is not None else "new"
     if kind is FactKind.READY:
-        if kernel.ready_at is not None:
+        if kernel.ready_at is not None or kernel.certificate is Certificate.EXIT:  # what ended was begun
             return "known"
         return "new" if kernel.certificate is None else "disputed"
     if kind is FactKind.RESULT:
