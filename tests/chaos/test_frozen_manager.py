@@ -1,5 +1,6 @@
 """A manager that is frozen past every time-out and thawed again: nobody waited for it, and it writes nothing stale."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from tests.chaos.world import managed_world
 from tests.end_to_end.control_plane import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
-PAST_EVERY_TIMEOUT_S = 35.0  # a silent node is given up after 30
-SOON_S = 20.0
+PAST_EVERY_TIMEOUT_S = 45.0  # a silent node is given up after 30
+SHORT_S = 10.0
+SOON_S = 25.0  # an agent leaves a manager that does not answer after 15; one that only waits is never left alone
 
 
 def test_a_frozen_manager_delays_nobody_and_thaws_without_harm(
@@ -25,13 +27,13 @@ def test_a_frozen_manager_delays_nobody_and_thaws_without_harm(
             return id_
 
         before = [submit(Work(0, seconds=3, code=number), number) for number in range(3)]
-        import time
-
         world.managers[0].freeze()
         frozen_at = time.monotonic()
-        patience_s = PAST_EVERY_TIMEOUT_S if long else SOON_S
+        patience_s = PAST_EVERY_TIMEOUT_S if long else SHORT_S
         number = 10
+        waited: list[float] = []
         while time.monotonic() - frozen_at < patience_s:
+            began = time.monotonic()
             quick = [submit(Work(0, seconds=0.1), number + n, name="quick") for n in range(3)]
             number += 3
             for id_ in quick:
@@ -40,7 +42,9 @@ def test_a_frozen_manager_delays_nobody_and_thaws_without_harm(
                     "a session to end while a manager is frozen",
                     SOON_S,
                 )
+            waited.append(round(time.monotonic() - began, 1))
             oracle.ledger_covers_what_lives(world)
+        print("each three sessions took, in seconds:", waited)
         world.managers[0].thaw()
         wait_until(lambda: world.ask("GET", "doctor", prefer=0)["ok"], "the thawed manager to be well", 30)
         sessions = oracle.everything_holds(world, tale)

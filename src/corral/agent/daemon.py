@@ -35,8 +35,9 @@ from corral.ports import Clock, CrashPoint, Ids
 
 T = TypeVar("T")
 Note = Callable[[str], None]
-PARK_S = 20.0
+PARK_S = 10.0
 ANSWER_S = 15.0
+PARKED_ANSWER_S = 5.0  # a frozen manager is left before this node counts as silent
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
 FULL_DISK_PAUSE_S = 2.0
@@ -266,7 +267,8 @@ class Daemon:
 
     async def _post_or_news(self, message: wire.Exchange) -> bytes | None:
         """The answer; None when the parked request was broken off because there is something to report."""
-        post = asyncio.ensure_future(self._post("exchange", message, message.wait_s + ANSWER_S))
+        patience_s = message.wait_s + PARKED_ANSWER_S if message.wait_s else ANSWER_S
+        post = asyncio.ensure_future(self._post("exchange", message, patience_s))
         if message.facts:
             return await post
         news = asyncio.ensure_future(self._jobs.outbox.news.wait())

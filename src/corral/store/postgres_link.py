@@ -21,7 +21,7 @@ from psycopg.types.string import StrDumperUnknown
 
 CONNECT_TIMEOUT_S = 5
 SETTINGS = """
-SET statement_timeout = '30s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '30s';
+SET statement_timeout = '30s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '8s';
 SET timezone = 'UTC'"""
 KEEPALIVES: dict[str, Any] = {
     "keepalives_idle": 10,
