@@ -23,6 +23,7 @@ from corral.model.session import Why
 from corral.wire import Launch
 
 FETCHES, UNPACKINGS = 16, 4
+LEAST_FREE_BYTES, LEAST_FREE_FILES = 16 << 20, 64
 REMOVED_AT_ONCE = 200
 Fetch = Callable[[str, Path], Awaitable[None]]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -42,6 +43,7 @@ class Provisioner:
     async def provide(self, launch: Launch) -> Provided:
         workspace = Path(self._layout.workspace(launch.session))
         try:
+            _need_room(self._layout.state)
             if launch.upload is not None:
                 async with self._lock(str(workspace)):
                     await self._upload(launch.upload, workspace)
@@ -150,6 +152,15 @@ class Provisioner:
         old += _older(state / "blobs", before)
         for first in range(0, len(old), REMOVED_AT_ONCE):
             await _remove(old[first : first + REMOVED_AT_ONCE])
+
+
+def _need_room(state: str) -> None:
+    """A command on a full disk would fail, and so would the next one: a node that eats its queue."""
+    room = os.statvfs(state)
+    # some file systems count no files
+    few_files = room.f_files > 0 and room.f_favail < LEAST_FREE_FILES
+    if room.f_bavail * room.f_frsize < LEAST_FREE_BYTES or few_files:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), state)
 
 
 def _not_unpacked(code: int, digest: str, text: str) -> NotProvided:
