@@ -130,7 +130,10 @@ class PosixJob:
     async def create_started(self) -> bool:
         pid = os.getpid()
         start_time = jobdir.start_time_of(pid) or 0
-        return jobdir.decide_run(self._folder, self.spec.boot_id, pid, start_time, self.wall_s())
+        decided = jobdir.decide_run(self._folder, self.spec.boot_id, pid, start_time, self.wall_s())
+        if decided and not self.spec.barrier:
+            self._notify()  # a lone kernel is ready from here on
+        return decided
 
     # --- before the command ---
 
