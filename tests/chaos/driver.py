@@ -18,7 +18,15 @@ from tests.services.proxy import Proxy
 LOOK_EVERY_S = 1.0
 INSISTING = 30
 
-KILLS = {"kill manager": 3, "freeze manager": 2, "kill agent": 3, "kill zygote": 2, "kill shim": 3, "crash manager": 3}
+KILLS = {
+    "kill manager": 3,
+    "freeze manager": 2,
+    "kill agent": 3,
+    "kill zygote": 2,
+    "kill shim": 3,
+    "crash manager": 3,
+    "kill everything": 1,
+}
 CUTS = {"cut connections": 3, "lose commit answer": 4, "stop commit": 3, "hold connections": 1}
 
 
@@ -126,6 +134,12 @@ class Driver:
         victim = pick(self.world.shim_pids(), strike.pick)
         killed = kill_exactly([victim] if victim else [], lambda pid: "zygote.py" in command_of(pid))
         self.tale.lost_supervisors += killed
+
+    def kill_everything(self, strike: Strike) -> None:
+        """All of Corral's processes at once; only the supervisors and their jobs stay."""
+        pids = [*self.world.zygote_pids(), *self.world.agent_pids(), *(m.pid for m in self.world.managers if m.alive)]
+        kill_exactly(pids, lambda pid: "corral" in command_of(pid))
+        self.after(strike.length_s, self.world.tend)
 
     def cut_connections(self, strike: Strike) -> None:
         pick(self.proxies, strike.pick).cut()

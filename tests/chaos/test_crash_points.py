@@ -92,7 +92,7 @@ class Users:
 
     def _kill_a_supervisor(self, on: dict[str, list[str]]) -> None:
         before = set(self.world.shim_pids())
-        id_ = self.submit(Work(0, seconds=2), **on)
+        id_ = self.submit(Work(0, "stubborn", seconds=2), **on)
 
         def killed() -> bool:
             for pid in set(self.world.shim_pids()) - before:
@@ -158,7 +158,7 @@ def test_a_manager_dies_around_its_commits(
     with managed_world(tmp_path, [database_file], nodes=1) as world:
         users = Users(world, tale)
         manager = world.managers[0]
-        for number in range(1, 40 if long else 7):
+        for number in range(1, 40 if long else 5):
             manager.kill()
             manager.start(crash=f"{point}:{number * (1 if long else 3)}")
             armed = manager.pid

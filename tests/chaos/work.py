@@ -77,7 +77,7 @@ def plan_work(chance: random.Random, seconds: float) -> list[Work]:
     work: list[Work] = []
     at_s = 0.0
     while at_s < seconds:
-        how = "stubborn" if chance.random() < 0.15 else "plain"
+        how = "stubborn" if chance.random() < 0.35 else "plain"
         ranks = 3 if chance.random() < 0.15 else 1
         code = 0 if ranks > 1 or chance.random() < 0.7 else chance.randint(1, 60)
         cancel = chance.uniform(0.0, 2.0) if chance.random() < 0.2 else None
