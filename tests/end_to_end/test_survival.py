@@ -9,7 +9,7 @@ from tests.end_to_end.control_plane import Plane, children_of, command_of, wait_
 
 def test_a_restart_leaves_running_sessions_running(own: Plane, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    session = own.submit("--", "sh", "-c", f"echo start >> {marks}; sleep 8; echo end >> {marks}; exit 3")
+    session = own.submit("--", "sh", "-c", f"echo start >> {marks}; sleep 25; echo end >> {marks}; exit 3")
     own.wait_phase(session, "running")
     own.stop()
     own.start()

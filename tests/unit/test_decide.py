@@ -157,6 +157,17 @@ def test_a_failure_is_retried_as_often_as_asked_and_no_more() -> None:
     assert (last.phase, last.outcome) == (Phase.ENDED, Outcome.FAILED)
 
 
+def test_a_command_that_cannot_be_set_up_is_tried_as_often_as_asked_and_says_so() -> None:
+    never = Result(exit_class=ExitClass.INFRA, started=False)
+    once = after(a_session(Phase.RUNNING), [ran(0, never)])
+    assert (once.outcome, once.exit_class, once.exit_code) == (Outcome.FAILED, ExitClass.INFRA, 1)
+    assert code_of(once.cause) == "setup_failed"
+    again = after(a_session(Phase.RUNNING, retries=1), [ran(0, never)])
+    assert (again.phase, again.failures, again.infra_failures) == (Phase.PENDING, 1, 0)
+    last = after(replace(again, phase=Phase.RUNNING), [replace(ran(0, never), attempt=2)])
+    assert last.outcome is Outcome.FAILED
+
+
 def test_a_refusal_spends_no_retry() -> None:
     refused = a_kernel(refused=Why("device_busy", "held"), certificate=Certificate.VOID, certified_at=NOW)
     again = after(a_session(), [refused])

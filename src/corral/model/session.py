@@ -77,12 +77,15 @@ class Result:
 
     @property
     def code(self) -> int:
-        """The exit code a shell would show: 128 + signal, 124 for the time limit, 130 for a command never begun."""
+        """The exit code a shell would show: 128 + signal, 124 for the time limit; for a command that never began 130
+        when it was cancelled, 1 when it could not be set up."""
         if self.exit_class is ExitClass.TIMEOUT:
             return 124
         if self.signal is not None:
             return 128 + self.signal
-        return 130 if self.exit_code is None else self.exit_code
+        if self.exit_code is None:
+            return 130 if self.exit_class is ExitClass.CANCELLED else 1
+        return self.exit_code
 
     @property
     def good(self) -> bool:

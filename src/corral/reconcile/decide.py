@@ -36,6 +36,10 @@ MAX_INFRA_FAILURES = 5
 MAX_ATTEMPTS = 10_000  # a command that always asks to be requeued ends here
 LAST_BACKOFF_S = 300.0
 REFUSED = "refused"
+CAUSES = {
+    ExitClass.OOM: Why("oom", "out of memory"),
+    ExitClass.INFRA: Why("setup_failed", "the command could not be set up on its node; the end of its stderr says why"),
+}
 EARLY = "ended_before_ready"
 ASKED = ("requeue_asked", "resume_asked", *(why.value for why in StopFor if why is not StopFor.TIME_LIMIT))
 
@@ -85,10 +89,10 @@ def judge(kernel: Kernel, fact: KernelFact) -> str:
         if kernel.certificate is None:
             return "new"
         return "known" if kernel.certificate is not Certificate.VOID else "disputed"
-    if kernel.certificate is Certificate.VOID:
-        return "known"
-    began = kernel.ready_at is not None or kernel.result is not None
-    return "disputed" if began or kernel.certificate is not None else "new"
+    if kernel.certificate is None or kernel.certificate is Certificate.EXIT:
+        began = kernel.ready_at is not None or kernel.result is not None or kernel.certificate is not None
+        return "disputed" if began else "new"
+    return "known"  # that it never ran agrees with every other proof of its death
 
 
 def settle(session: Session, kernels: Sequence[Kernel], unserved: Collection[str], now: float) -> Decision | None:
@@ -194,7 +198,8 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
     code = verdict.reason.code if verdict.reason else None
     asked = code in ASKED
     refused = code == REFUSED
-    user = verdict.exit_class in (ExitClass.USER, ExitClass.OOM, ExitClass.TIMEOUT)
+    own_classes = (ExitClass.USER, ExitClass.OOM, ExitClass.TIMEOUT)
+    user = verdict.exit_class in own_classes or verdict.cause == CAUSES[ExitClass.INFRA]
     failures = session.failures + int(user and not asked)
     infra_failures = session.infra_failures + int(not user and not asked and not refused)
     refusals = session.refusals + int(refused)
@@ -326,8 +331,7 @@ def _failed_by_result(session: Session, result: Result) -> Verdict:
     reason = None
     if result.exit_class is ExitClass.TIMEOUT:
         reason = Why("time_limit", f"the time limit of {session.time_limit_s} s passed")
-    cause = Why("oom", "out of memory") if result.exit_class is ExitClass.OOM else None
-    return Verdict(Outcome.FAILED, result.exit_class, code, reason, cause, retry)
+    return Verdict(Outcome.FAILED, result.exit_class, code, reason, CAUSES.get(result.exit_class), retry)
 
 
 def _failed_without_result(session: Session, kernels: Sequence[Kernel]) -> Verdict:
