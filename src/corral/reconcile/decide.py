@@ -89,10 +89,12 @@ def judge(kernel: Kernel, fact: KernelFact) -> str:
         if kernel.certificate is None:
             return "new"
         return "known" if kernel.certificate is not Certificate.VOID else "disputed"
-    if kernel.certificate is None or kernel.certificate is Certificate.EXIT:
-        began = kernel.ready_at is not None or kernel.result is not None or kernel.certificate is not None
-        return "disputed" if began else "new"
-    return "known"  # that it never ran agrees with every other proof of its death
+    if kernel.certificate is Certificate.VOID:
+        return "known"
+    began = kernel.ready_at is not None or kernel.result is not None or kernel.certificate is Certificate.EXIT
+    if began:
+        return "disputed"
+    return "new" if kernel.certificate is None else "known"  # that it never ran agrees with other proofs of its death
 
 
 def settle(session: Session, kernels: Sequence[Kernel], unserved: Collection[str], now: float) -> Decision | None:
