@@ -123,6 +123,7 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
         )
     kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
     dead = [kernel.token for kernel in kernels if kernel.node == node and kernel.certificate is None]
+    tx.ask_stop(dead)  # should it return after all, it is told to end them before anything else
     tx.certify(dead, Certificate.OPERATOR, by)
     settle_locked(tx, ids, by)
     return ids

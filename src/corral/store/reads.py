@@ -205,7 +205,9 @@ class SqlReads:
         return [row[0] for row in self._rows(sql.SESSIONS_ON, node=node)]
 
     def orders(self, node: str, have_version: int) -> list[Order]:
-        kernels = [rows.kernel_of(row) for row in self._rows(sql.ORDERS, node=node, have=have_version)]
+        told = self._rows(sql.ORDERS, node=node, have=have_version)
+        told += self._rows(sql.TOMBSTONES, node=node, have=have_version)
+        kernels = [rows.kernel_of(row) for row in told]
         if not kernels:
             return []
         ids = list({kernel.session for kernel in kernels})

@@ -187,6 +187,8 @@ kernel = Table(
     CheckConstraint("(certificate IS NULL) = (certified_at IS NULL)", name="certified_when"),
     CheckConstraint("(result_at IS NULL) = (exit_class IS NULL)", name="result_is_complete"),
 )
+Index("kernel_taken_for_dead", kernel.c.node, kernel.c.changed_version,
+      sqlite_where=text("certificate = 'operator'"), postgresql_where=text("certificate = 'operator'"))  # fmt: skip
 Index("kernel_alive", kernel.c.node, kernel.c.changed_version, sqlite_where=text("certificate IS NULL"),
       postgresql_where=text("certificate IS NULL"))  # fmt: skip
 

@@ -192,6 +192,11 @@ ORDERS = f"""
 SELECT {KERNEL_COLUMNS} FROM kernel k
 WHERE k.node = :node AND k.certificate IS NULL AND k.claimed_version IS NOT NULL AND k.changed_version > :have
 ORDER BY k.changed_version, k.token"""
+# Stops that a node missed because an operator took it for dead: served when it returns all the same.
+TOMBSTONES = f"""
+SELECT {KERNEL_COLUMNS} FROM kernel k
+WHERE k.node = :node AND k.certificate = 'operator' AND k.stop_asked = 1 AND k.changed_version > :have
+ORDER BY k.changed_version, k.token"""
 MARK_SERVED = """
 UPDATE kernel SET served_at = :now
 WHERE node = :node AND certificate IS NULL AND claimed_version IS NOT NULL AND claimed_version <= :version

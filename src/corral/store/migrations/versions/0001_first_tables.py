@@ -240,6 +240,9 @@ def _create_kernel() -> None:
         _check("kernel", "certified_when", "(certificate IS NULL) = (certified_at IS NULL)"),
         _check("kernel", "result_is_complete", "(result_at IS NULL) = (exit_class IS NULL)"),
     )
+    op.create_index(
+        "kernel_taken_for_dead", "kernel", ["node", "changed_version"], **_where("certificate = 'operator'")
+    )
     op.create_index("kernel_alive", "kernel", ["node", "changed_version"], **_where("certificate IS NULL"))
 
 
