@@ -12,7 +12,7 @@ from corral.store import upgrade
 from tests.chaos.work import Tale
 from tests.chaos.world import World, up_world
 
-SHORT_S, LONG_S = 12.0, 600.0
+SHORT_S, LONG_S = 8.0, 600.0
 
 
 @pytest.fixture
