@@ -49,9 +49,7 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
 
 
 def _registered(tx: Tx, epoch: int, challenge: str = "") -> wire.Registered:
-    return wire.Registered(
-        epoch=epoch, generation=tx.generation(), node_timeout_s=NODE_TIMEOUT_S, challenge=challenge
-    )
+    return wire.Registered(epoch=epoch, generation=tx.generation(), node_timeout_s=NODE_TIMEOUT_S, challenge=challenge)
 
 
 def _validate(registration: wire.Registration) -> None:
