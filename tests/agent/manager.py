@@ -148,7 +148,7 @@ class ScriptedManager:
     def _desired(self, message: wire.Exchange) -> wire.Desired | None:
         with self._lock:
             orders = [one.order for one in self._ordered.values() if one.version > message.have_version]
-            if not orders and not self._stream_orders and not message.facts:
+            if not orders and not self._stream_orders:
                 return None
             streams, self._stream_orders = self._stream_orders, []
             return wire.Desired(version=self._version, orders=orders, streams=streams)

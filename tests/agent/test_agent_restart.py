@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -242,7 +241,7 @@ def test_a_lost_store_loses_no_running_job(manager: ScriptedManager, agent: Agen
 
 
 @pytest.fixture
-def other_boot(tmp_path: Path) -> Iterator[list[str]]:
+def other_boot(tmp_path: Path) -> list[str]:
     """A prefix for a command that makes it see another boot id."""
     fake = tmp_path / "boot_id"
     fake.write_text(f"{uuid.uuid4()}\n")
@@ -260,10 +259,10 @@ def test_after_a_reboot_old_launches_are_nobodys(manager: ScriptedManager, agent
     starts = agent.root / "starts"
     manager.launch(T1, "sh", "-c", f"echo x >>{starts}; sleep 300")
     until(starts.exists, "the start")
-    manager.lose_answers = 1_000_000  # nothing that is said from here on counts as said
     command, _, go = waiting(agent, "second")
     manager.launch(T2, *command)
     until(lambda: manager.fact(T2, FactKind.READY), "the second running")
+    manager.lose_answers = 1_000_000  # nothing that is said from here on counts as said
     go.touch()
     until(lambda: manager.fact(T2, FactKind.RESULT), "its result, durable")
     agent.kill()

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Invalid as error:
         print(f"corral agent: {error.message}", file=sys.stderr)
         return 2
-    except (Fault, OSError, Unsafe) as error:
+    except (Fault, OSError, NoRoom, Unsafe) as error:
         print(f"corral agent: {error}", file=sys.stderr)
         return 1
     return 0

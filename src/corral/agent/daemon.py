@@ -236,7 +236,7 @@ class Daemon:
             have_version=self._have_version,
             facts=facts,
             foreign=foreign,
-            wait_s=0.0 if facts else PARK_S,
+            wait_s=0.0 if any(fact.kind is not FactKind.ACCEPTED for fact in facts) else PARK_S,
         )
         self._point("agent.before_exchange")
         asked_at = self._clock.mono()
@@ -269,7 +269,7 @@ class Daemon:
         """The answer; None when the parked request was broken off because there is something to report."""
         patience_s = message.wait_s + PARKED_ANSWER_S if message.wait_s else ANSWER_S
         post = asyncio.ensure_future(self._post("exchange", message, patience_s))
-        if message.facts:
+        if not message.wait_s:
             return await post
         news = asyncio.ensure_future(self._jobs.outbox.news.wait())
         try:

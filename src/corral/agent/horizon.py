@@ -1,9 +1,12 @@
 """The token horizon: what this node has been asked to start or told to stop, kept for good (KE6).
 
 Written before anything is started and before a stop is answered, so that no late copy of an order ever starts a thing.
+What is to be remembered at the same time is one commit.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from corral.agent.ports import Entries, Ledger, Seen
 from corral.model.session import Why, parse_token
@@ -15,11 +18,20 @@ class Horizon:
         self._ledger = ledger
         self._boot_id = boot_id
         self._clock = clock
+        self._waiting: list[Seen] = []
+        self._writing: asyncio.Future[None] | None = None
 
     async def remember(self, token: str, *, stopped: bool = False) -> None:
         """This token was seen here; a tombstone when `stopped`, durable before it counts."""
-        seen = Seen(parse_token(token), self._boot_id, stopped, at=self._clock.wall().timestamp())
-        await self._ledger.commit(Entries(seen=(seen,)), sync=stopped)
+        at = self._clock.wall().timestamp()
+        self._waiting.append(Seen(parse_token(token), self._boot_id, stopped, at=at))
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+        await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        seen, self._waiting, self._writing = self._waiting, [], None
+        await self._ledger.commit(Entries(seen=seen), sync=any(one.stopped for one in seen))
 
     async def fenced(self, token: str) -> Why | None:
         """Why this token may never start here: stopped or ended before, or a later attempt was seen."""

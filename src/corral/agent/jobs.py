@@ -33,8 +33,8 @@ from corral.model.session import FactKind, KernelFact, Why, parse_token
 from corral.ports import Clock, CrashPoint
 from corral.wire import KernelOrder, Launch, Stop
 
-SWEEP_S = 5.0
-SWEEPS_ROUND = 12
+SWEEP_S = 1.0
+SWEEPS_ROUND = 60
 RESPAWN_S = 2.0
 STOPPED = "stopped"
 ENDS = (FactKind.EXITED, FactKind.VOID, FactKind.REFUSED, FactKind.FAILED)

@@ -38,25 +38,26 @@ class NodeDatabase:
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        self._db = sqlite3.connect(path, isolation_level=None)
-        os.chmod(path, 0o600)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(_SCHEMA)
         self._unsafe = False
-        self._keep_room()
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            os.chmod(path, 0o600)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(_SCHEMA)
+            self._keep_room()
+        except sqlite3.Error as error:
+            raise Unsafe(f"the durable store {path} cannot be opened: {error}") from error
 
     def _keep_room(self) -> None:
-        """What was written and deleted leaves free pages in the file, and a log that is not shortened."""
-        self._db.execute(f"PRAGMA wal_autocheckpoint={_ROOM_BYTES // 4096 // 2}")
+        """What is written, carried into the file and deleted leaves free pages there, and a log as long."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("CREATE TABLE room (filler BLOB)")
-            self._db.execute("INSERT INTO room VALUES (randomblob(?))", (_ROOM_BYTES,))
-            self._db.execute("DROP TABLE room")
-            self._db.execute("COMMIT")
-        except sqlite3.OperationalError:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._db.execute("DROP TABLE IF EXISTS room")
+            self._db.execute("CREATE TABLE room AS SELECT randomblob(?) AS filler", (_ROOM_BYTES,))
+            self._db.execute("PRAGMA wal_checkpoint(RESTART)")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+        self._db.execute("DROP TABLE IF EXISTS room")
 
     async def identity(self) -> Identity:
         row = self._db.execute("SELECT name, boot_id, run_id, last, next, held_version FROM identity").fetchone()
@@ -65,8 +66,20 @@ class NodeDatabase:
     async def commit(self, entries: Entries, *, sync: bool) -> None:
         if self._unsafe:
             raise Unsafe("the durable store failed to sync; restart the agent once the disk is sound")
+        self._db.execute(f"PRAGMA synchronous={'FULL' if sync else 'NORMAL'}")
         try:
-            self._db.execute(f"PRAGMA synchronous={'FULL' if sync else 'NORMAL'}")
+            if not self._try_commit(entries):
+                # The log cannot grow: what it holds goes into the file, and it begins again in its own room.
+                self._db.execute("PRAGMA wal_checkpoint(RESTART)")
+                if not self._try_commit(entries):
+                    raise NoRoom("no space left on the device")
+        except sqlite3.OperationalError as error:
+            self._unsafe = True
+            raise Unsafe(f"the durable store cannot be written: {error}") from error
+
+    def _try_commit(self, entries: Entries) -> bool:
+        """False where the disk is full, and nothing was written."""
+        try:
             self._db.execute("BEGIN IMMEDIATE")
             self._write(entries)
             self._db.execute("COMMIT")
@@ -74,9 +87,9 @@ class NodeDatabase:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise NoRoom(str(error)) from None
-            self._unsafe = True
-            raise Unsafe(str(error)) from error
+                return False
+            raise
+        return True
 
     def _write(self, entries: Entries) -> None:
         if (who := entries.identity) is not None:

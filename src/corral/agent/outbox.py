@@ -19,7 +19,8 @@ CRASH_POINTS = ("agent.before_durable", "agent.after_durable")
 
 
 class Outbox:
-    """Facts by (token, kind), each kept by its first report. `news` is set when there is something to say."""
+    """Facts by (token, kind), each kept by its first report. `news` is set when there is something to say at once:
+    that a launch was accepted goes out with what becomes of it, or with the next exchange."""
 
     def __init__(self, ledger: Ledger, boot_id: str, point: CrashPoint) -> None:
         self._ledger = ledger
@@ -32,7 +33,8 @@ class Outbox:
     def add(self, fact: KernelFact) -> None:
         waiting = self._fresh if fact.kind in DURABLE else self._ready
         waiting.setdefault((fact.token, fact.kind), fact)
-        self.news.set()
+        if fact.kind is not FactKind.ACCEPTED:
+            self.news.set()
 
     async def restore(self) -> None:
         """After a start: what was durable and not acknowledged is said again."""

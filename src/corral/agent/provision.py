@@ -47,8 +47,6 @@ class Provisioner:
             if launch.upload is not None:
                 async with self._lock(str(workspace)):
                     await self._upload(launch.upload, workspace)
-            workspace.mkdir(0o700, parents=True, exist_ok=True)
-            (workspace / "checkpoints").mkdir(0o700, exist_ok=True)
             script = await self._program(launch.script, launch)
             bootstrap = await self._program(launch.bootstrap, launch)
             port = _free_port(self._layout.address) if launch.ranks == 1 else None

@@ -113,8 +113,18 @@ class RunDirectory:
         gone = f"{self._jobs}/{GONE}{token}"
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder(token), gone)
-        shutil.rmtree(gone, ignore_errors=True)
-        shutil.rmtree(f"{self._control}/{token}", ignore_errors=True)
+        _remove(gone)
+        _remove(f"{self._control}/{token}")
+
+
+def _remove(folder: str) -> None:
+    """A folder of files, mostly: in half the calls that `rmtree` makes."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(path: str, content: bytes) -> None:

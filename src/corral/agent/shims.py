@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from corral.agent import jobdir, trees, zygote
 from corral.agent.ports import Birth
@@ -33,7 +34,7 @@ class ZygoteShims:
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
-        self._watching: dict[str, int] = {}
+        self._watching: dict[tuple[int, int], int] = {}
         self._hints = _datagram_socket(notify)
         self._loop.add_reader(self._hints, self._take_hints)
 
@@ -88,9 +89,14 @@ class ZygoteShims:
             return
         *lines, self._heard = (self._heard + chunk).split(b"\n")
         for line in lines:
-            answer = json.loads(line)
-            if "jobdir" in answer:
-                self._change(os.path.basename(answer["jobdir"]))
+            self._take_answer(json.loads(line))
+
+    def _take_answer(self, answer: dict[str, Any]) -> None:
+        """Watched from birth on: a shim's datagrams may find the queue full, its end is always seen."""
+        token = os.path.basename(str(answer.get("jobdir", "")))
+        pid, start_time = answer.get("pid"), answer.get("start_time")
+        if pid is None or start_time is None or not self._watch(token, pid, start_time):
+            self._change(token)
 
     def _take_hints(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -102,7 +108,11 @@ class ZygoteShims:
         self._news.set()
 
     async def watch(self, token: str, pid: int, start_time: int) -> bool:
-        if token in self._watching:
+        return self._watch(token, pid, start_time)
+
+    def _watch(self, token: str, pid: int, start_time: int) -> bool:
+        key = (pid, start_time)
+        if key in self._watching:
             return True
         try:
             fd = os.pidfd_open(pid)
@@ -111,14 +121,14 @@ class ZygoteShims:
         if jobdir.start_time_of(pid) != start_time or _ended(fd):
             os.close(fd)
             return False
-        self._watching[token] = fd
-        self._loop.add_reader(fd, self._shim_ended, token, fd)
+        self._watching[key] = fd
+        self._loop.add_reader(fd, self._shim_ended, token, key)
         return True
 
-    def _shim_ended(self, token: str, fd: int) -> None:
+    def _shim_ended(self, token: str, key: tuple[int, int]) -> None:
+        fd = self._watching.pop(key)
         self._loop.remove_reader(fd)
         os.close(fd)
-        self._watching.pop(token, None)
         self._change(token)
 
     async def poke(self, pid: int, start_time: int) -> None:
