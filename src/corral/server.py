@@ -95,7 +95,8 @@ async def _up(settings: UpSettings) -> None:
             _write_login(_user_config(), url, admin)
         async with _serving(store, clock, ids, listening, url) as stopped, _agents(settings, url, clock):
             await _all_registered(store, clock, settings, stopped)
-            print(f"ready {url}", flush=True)
+            if not stopped.is_set():
+                print(f"ready {url}", flush=True)
             await stopped.wait()
             if settings.stop_sessions:
                 await _stop_sessions(store, clock)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from corral.scheduling.plan import Refusal
-from corral.scheduling.room import MESSAGES, NodeRoom, excluded
+from corral.scheduling.room import MESSAGES, NEVER, NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot
 
 
@@ -28,8 +28,9 @@ def explain(snapshot: Snapshot, shape: Shape) -> Explanation:
     counted = hard if infeasible else reasons
     if not snapshot.nodes:
         counted = Counter({"no_nodes": 0})
+    words = NEVER if infeasible else MESSAGES
     refusals = tuple(
-        Refusal(code, f"{count} {'node' if count == 1 else 'nodes'}: {MESSAGES[code]}" if count else MESSAGES[code],
+        Refusal(code, f"{count} {'node' if count == 1 else 'nodes'}: {words[code]}" if count else words[code],
                 {"nodes": count} if count else {})
         for code, count in sorted(counted.items())
     )  # fmt: skip

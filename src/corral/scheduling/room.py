@@ -185,7 +185,7 @@ def excluded(node: Node, shape: Shape, now: float | None) -> str | None:
     return None
 
 
-MESSAGES: Mapping[str, str] = {
+MESSAGES: dict[str, str] = {
     "no_nodes": "no node is registered",
     "other_group": "in another resource group",
     "other_node_asked_for": "another node was asked for",
@@ -204,4 +204,10 @@ MESSAGES: Mapping[str, str] = {
     "not_enough_gpu_share": "no GPU with enough share and memory free",
     "not_enough_nodes": "fewer nodes fit than the session needs at once",
     "group_unknown": "there is no such resource group",
+}
+NEVER: Mapping[str, str] = MESSAGES | {
+    "not_enough_cpus": "has too few CPUs, even empty",
+    "not_enough_memory": "has too little memory, even empty",
+    "not_enough_gpus": "has too few such GPUs, even empty",
+    "not_enough_gpu_share": "has no GPU that large",
 }
