@@ -23,7 +23,7 @@ _DURATION = re.compile(
 )
 _CLOCK = re.compile(r"^(?:([0-9]+)-)?([0-9]+):([0-9]{2})(?::([0-9]{2}))?$")
 _FLEET = re.compile(r"^([0-9]+)x([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9]+(?:\.[0-9]+)?[KMGT]i?B)(?::(sm_[0-9]+))?$")
-_MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
+_MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)

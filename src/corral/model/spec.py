@@ -22,9 +22,9 @@ MAX_RETRIES = 1000
 MAX_SECONDS = 10 * 365 * 86400
 PRIORITY_LIMIT = 1_000_000
 
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
-LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")
-VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}\Z")
+VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,255}\Z")
 WARN_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "ALRM")
 SYSTEM_VARIABLES = ("CORRAL_",)  # reserved for what Corral itself tells the process
 
