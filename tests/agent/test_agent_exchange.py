@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import socket
 import time
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_an_idle_agent_waits_and_does_not_ask_again_and_again(manager: ScriptedM
     exchanges = len(manager.exchanges)
     time.sleep(2)
     assert len(manager.exchanges) - exchanges <= 1
+
+
+def test_no_end_is_missed_when_more_hint_than_are_heard(manager: ScriptedManager, agent: Agent) -> None:
+    """The queue of hints is short, and a shim never waits for room in it."""
+    go = agent.root / "go"
+    tokens = [f"1-{number:010d}-1-0" for number in range(30)]
+    for token in tokens:
+        manager.launch(token, "sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done")
+    for token in tokens:
+        manager.wait_for(token, "ready")
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGSTOP)
+    try:
+        go.touch()
+        until(lambda: all((agent.run / "jobs" / token / "exit.json").exists() for token in tokens), "all ended")
+    finally:
+        agent.process.send_signal(signal.SIGCONT)
+    for token in tokens:
+        manager.wait_for(token, "exited")
 
 
 def test_what_no_manager_names_is_left_alone_and_shown(manager: ScriptedManager, agent: Agent) -> None:
