@@ -1,10 +1,12 @@
 """Everything of Corral is killed at once, and nothing is lost: running sessions run on, results are kept."""
 
+import glob
 import os
+import shutil
 import signal
 from pathlib import Path
 
-from tests.end_to_end.control_plane import Plane, children_of, command_of, wait_until
+from tests.end_to_end.control_plane import Plane, children_of, command_of, processes_marked, wait_until
 
 
 def test_a_restart_leaves_running_sessions_running(own: Plane, tmp_path: Path) -> None:
@@ -91,3 +93,19 @@ def test_a_killed_up_takes_its_agents_along_so_that_the_next_one_finds_their_pla
     own.start()
     assert own.run("wait", session).code == 6
     assert own.show(session)["attempt"] == 1
+
+
+def test_a_cancel_after_the_job_directory_vanished_ends_the_tree_all_the_same(own: Plane) -> None:
+    """Whoever has a tree has begun: the agent must not call a launch void because its directory is gone."""
+    session = own.submit("--grace", "1s", "--", "sleep", "300")
+    shown = own.wait_phase(session, "running")
+    token = shown["kernels"][0]["token"]
+    for pid in own.agent_pids():
+        os.kill(pid, signal.SIGKILL)
+    places = ["/run/corral/*/jobs", "/dev/shm/corral-*/*/jobs", f"{own.data_dir}/nodes/*/run/jobs"]
+    folders = [folder for place in places for folder in glob.glob(f"{place}/{token}")]
+    assert len(folders) == 1
+    shutil.rmtree(folders[0])
+    assert own.run("cancel", session).code == 0
+    assert own.run("wait", session).code == 130
+    assert processes_marked(session) == []

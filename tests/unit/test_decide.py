@@ -205,6 +205,9 @@ def test_a_command_may_ask_to_be_requeued(code: int) -> None:
     again = after(a_session(Phase.RUNNING), [ran(0, Result(exit_code=code, exit_class=ExitClass.USER))])
     assert (again.phase, again.attempt, again.failures) == (Phase.PENDING, 2, 0)
     assert again.not_before == NOW
+    asked = Result(exit_code=code, exit_class=ExitClass.USER)
+    short = after(a_session(Phase.RUNNING, started_at=NOW - 1, attempt=4), [replace(ran(0, asked), attempt=4)])
+    assert short.not_before == NOW + 8
     once = after(a_session(Phase.RUNNING, requeue=False), [ran(0, Result(exit_code=code, exit_class=ExitClass.USER))])
     assert once.outcome is Outcome.FAILED
 

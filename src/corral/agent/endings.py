@@ -52,6 +52,9 @@ class Endings:
             except NoRoom:
                 await self._clock.sleep(LAST_KILL_PAUSE_S)
 
+    async def tree_is_empty(self, token: str) -> bool:
+        return await self._trees.is_empty(token)
+
     async def end_tree(self, token: str) -> None:
         """Kill until nothing is left, for ever if need be."""
         pause_s = KILL_PAUSE_S

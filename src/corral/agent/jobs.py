@@ -221,11 +221,12 @@ class Jobs:
 
     async def _gone(self, token: str, run_id: str) -> None:
         """What to say of a launch that is not here (and never will be: a tombstone is written): what the ledger knows
-        of its end; else it never began here, or, of another run directory, it was lost with that."""
+        of its end; else it never began here, or it was lost with its directory: whoever has a tree has begun."""
         known = await self._say_again(token)
         if FactKind.EXITED in known:
             return
-        if run_id == self._me.run_id and not known:
+        never_began = run_id == self._me.run_id and not known and await self._endings.tree_is_empty(token)
+        if never_began:
             self.outbox.add(KernelFact(token, FactKind.VOID, self._at()))
         else:
             await self._lost(token, Why("run_dir_lost", "the node's run directory was lost"))

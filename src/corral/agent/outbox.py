@@ -59,14 +59,13 @@ class Outbox:
         return sorted(self._ready.values(), key=lambda fact: _ORDER[fact.kind])
 
     async def acknowledge(self, facts: Iterable[KernelFact]) -> None:
-        """A manager has these for good."""
-        durable: list[tuple[str, str]] = []
-        for fact in facts:
-            self._ready.pop((fact.token, fact.kind), None)
-            if fact.kind in DURABLE:
-                durable.append((fact.token, fact.kind.value))
+        """A manager has these for good. Where that cannot be written down, they are said again."""
+        listed = list(facts)
+        durable = [(fact.token, fact.kind.value) for fact in listed if fact.kind in DURABLE]
         if durable:
             await self._ledger.commit(Entries(acknowledged=durable), sync=False)
+        for fact in listed:
+            self._ready.pop((fact.token, fact.kind), None)
 
 
 _ORDER = {kind: place for place, kind in enumerate(FactKind)}

@@ -86,7 +86,11 @@ class RunDirectory:
 
     async def write(self, token: str, name: str, value: JsonObject) -> None:
         with _no_room(), contextlib.suppress(FileNotFoundError):
-            jobdir.write_object(self.folder(token), name, value)
+            try:
+                jobdir.write_object(self.folder(token), name, value)
+            except IsADirectoryError:  # a job of our own user can put one there; it must not end the agent
+                shutil.rmtree(f"{self.folder(token)}/{name}", ignore_errors=True)
+                jobdir.write_object(self.folder(token), name, value)
 
     async def decision(self, token: str) -> str | None:
         return jobdir.decision_of(self.folder(token))

@@ -35,6 +35,7 @@ EXIT_RESUME = 85  # "checkpointed, resume me"
 MAX_INFRA_FAILURES = 5
 MAX_ATTEMPTS = 10_000  # a command that always asks to be requeued ends here
 LAST_BACKOFF_S = 300.0
+SHORT_RUN_S, LAST_ASKED_BACKOFF_S = 10.0, 60.0
 REFUSED = "refused"
 CAUSES = {
     ExitClass.OOM: Why("oom", "out of memory"),
@@ -207,6 +208,8 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
     refusals = session.refusals + int(refused)
     tries = failures + infra_failures + refusals
     wait_s = 0.0 if asked else min(LAST_BACKOFF_S, 2.0 ** min(tries - 1, 16))
+    if asked and session.started_at is not None and now - session.started_at < SHORT_RUN_S:
+        wait_s = min(LAST_ASKED_BACKOFF_S, 2.0 ** min(session.attempt - 1, 16))  # "again" is not "at once, for ever"
     return replace(
         session,
         attempt=session.attempt + 1,
