@@ -163,7 +163,7 @@ def test_a_command_that_cannot_be_set_up_is_tried_as_often_as_asked_and_says_so(
     assert (once.outcome, once.exit_class, once.exit_code) == (Outcome.FAILED, ExitClass.INFRA, 1)
     assert code_of(once.cause) == "setup_failed"
     again = after(a_session(Phase.RUNNING, retries=1), [ran(0, never)])
-    assert (again.phase, again.failures, again.infra_failures) == (Phase.PENDING, 1, 0)
+    assert (again.phase, again.failures, again.infra_failures) == (Phase.PENDING, 0, 1)
     last = after(replace(again, phase=Phase.RUNNING), [replace(ran(0, never), attempt=2)])
     assert last.outcome is Outcome.FAILED
 

@@ -201,8 +201,7 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
     code = verdict.reason.code if verdict.reason else None
     asked = code in ASKED
     refused = code == REFUSED
-    own_classes = (ExitClass.USER, ExitClass.OOM, ExitClass.TIMEOUT)
-    user = verdict.exit_class in own_classes or verdict.cause == CAUSES[ExitClass.INFRA]
+    user = verdict.exit_class in (ExitClass.USER, ExitClass.OOM, ExitClass.TIMEOUT)
     failures = session.failures + int(user and not asked)
     infra_failures = session.infra_failures + int(not user and not asked and not refused)
     refusals = session.refusals + int(refused)
@@ -332,7 +331,8 @@ def _failed_by_result(session: Session, result: Result) -> Verdict:
             )
         if result.exit_code == EXIT_RESUME:
             return Verdict(Outcome.FAILED, ExitClass.USER, code, Why("resume_asked", "checkpointed (85)"), None, True)
-    retry = session.wanted is not Wanted.STOP and session.failures < session.spec.retries
+    spent = session.infra_failures if result.exit_class is ExitClass.INFRA else session.failures
+    retry = session.wanted is not Wanted.STOP and spent < session.spec.retries
     reason = None
     if result.exit_class is ExitClass.TIMEOUT:
         reason = Why("time_limit", f"the time limit of {session.time_limit_s} s passed")
