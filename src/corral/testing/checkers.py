@@ -6,6 +6,7 @@ is nobody's step. docs/simulation.md lists the codes. Next: `world.py` hooks it 
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -68,6 +69,9 @@ class Checkers:
     def _rows(self, statement: str, *values: object) -> list[Any]:
         return self.database.raw.execute(statement, values).fetchall()
 
+    def _named(self, statement: str, **values: object) -> list[Any]:
+        return self.database.raw.execute(statement, values).fetchall()
+
     # --- at each commit
 
     def _committed(self, name: str) -> None:
@@ -80,7 +84,7 @@ class Checkers:
                 self._running_means_started(session, attempt)
             elif fact == "placed":
                 self._placed_as_wanted(session)
-            elif fact == "disputed":
+            elif fact == "disputed" and not self._came_too_late(json.loads(detail)):
                 self._violate("PROTOCOL 1", f"session {session}: a fact that cannot be was reported: {detail}")
         self._live_is_held()
         if self._chance.random() < FULL_CHECK_IN:
@@ -104,6 +108,10 @@ class Checkers:
         for token, result_at in tokens:
             if token not in self.records.said_run and result_at is None:
                 self._violate("KE4", f"session {session} is running, and {token} has no `started` that says run")
+
+    def _came_too_late(self, fact: dict[str, str]) -> bool:
+        """A result whose launch was proven lost with its directory, reported by an agent that had still seen it."""
+        return fact["kind"] == "result" and fact["token"] in self.records.forgotten
 
     def _placed_as_wanted(self, session: str) -> None:
         wanted = self._rows("SELECT wanted FROM session WHERE id = ?", session)[0][0]
@@ -239,8 +247,11 @@ class Checkers:
             wrong = _contradiction(session, results) if session.outcome is not None else None
             if wrong:
                 yield "PROTOCOL 3", f"{id_} ended as {session.outcome} by {session.spec.outcome_rule}: {wrong}"
-            spent = self._rows(
-                "SELECT COUNT(*) FROM attempt WHERE session = ? AND exit_class IN ('user', 'oom', 'timeout')", id_
+            spent = self._named(
+                "SELECT COUNT(*) FROM (SELECT attempt FROM attempt WHERE session = :id AND exit_class IN "
+                "('user', 'oom', 'timeout') UNION "
+                "SELECT attempt FROM kernel WHERE session = :id AND exit_class = 'infra')",
+                id=id_,
             )[0][0]
             if session.failures > spent:
                 yield "PROTOCOL 14", f"{id_} spent {session.failures} retries; {spent} attempts failed by themselves"

@@ -100,6 +100,7 @@ class SimFiles:
     async def create_excl(self, path: str, data: bytes = b"") -> None:
         """open(O_EXCL), then write: a kill between the two leaves the file empty. See `link` for all or nothing."""
         await self._step()
+        self._tree.parent(path)  # a directory that is not there is noticed before a disk that is full
         self._need_space(path)
         file = self._tree.create_excl(path)
         if data:

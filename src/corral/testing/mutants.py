@@ -14,17 +14,25 @@ from typing import Any
 from corral.testing.mutants_manager import MANAGER_MUTANTS
 from corral.testing.mutants_node import NODE_MUTANTS
 from corral.testing.patches import Patch
+from corral.testing.site import Focus
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`rule` is the number of the rule in PROTOCOL.md, or the section's name."""
+    """`rule` is the number of the rule in PROTOCOL.md, or the section's name. `focus`: where to look, if it is rare."""
 
     rule: str
     left_out: str
     patches: Callable[[], list[Patch]]
+    focus: Focus | None = None
 
 
+FOCUS = {
+    "permission_never_expires": Focus(kinds=("silent",)),
+    "late_registrations_count": Focus(
+        kinds=("power_loss", "pause_agent"), always=("node.late_copy",), chaos_s=200.0, nodes=1
+    ),
+}
 MUTANTS: dict[str, Mutant] = {name: Mutant(*parts) for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS).items())}
 
 

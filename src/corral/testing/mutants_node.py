@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from corral.agent import daemon, jobdir, jobs, shim
+from corral.agent import daemon, jobdir, jobs, launcher, shim
 from corral.agent.horizon import Horizon
 from corral.agent.jobspec import Go, Stop
 from corral.agent.ports import Entries
@@ -30,7 +30,10 @@ def _decision_is_ignored() -> list[Patch]:
         await create_started(self)
         return True
 
-    return [Patch(SimJob, "create_started", changed)]
+    async def undecided(self: object) -> bool:
+        return False
+
+    return [Patch(SimJob, "create_started", changed), Patch(SimJob, "_decided", undecided)]
 
 
 def _judged_without_the_lock() -> list[Patch]:
@@ -88,7 +91,7 @@ def _run_id_certifies() -> list[Patch]:
 
 
 def _permission_never_expires() -> list[Patch]:
-    return [Patch(jobs, "START_TTL_S", 1e9)]
+    return [Patch(launcher, "START_TTL_S", 1e9)]
 
 
 def _old_boot_is_adopted() -> list[Patch]:

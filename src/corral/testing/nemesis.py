@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from corral.testing.process import SimProcess, take_time
@@ -46,15 +46,20 @@ class Battlefield(Protocol):
     def odd_job(self, kind: str, machine: Machine) -> bool: ...
 
 
-KINDS_OFF_IN = 0.45
+KINDS_OFF_IN, LONG_KINDS_OFF_IN = 0.45, 0.8
+LONG_KINDS = ("silent", "long_off")
 ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim")
 
 
 class Nemesis:
-    def __init__(self, seed: int, process: SimProcess, world: Battlefield) -> None:
+    """`only` are the kinds to choose from, instead of those that the seed draws. `pending` are the stories of an
+    operator that have begun and not ended."""
+
+    def __init__(self, seed: int, process: SimProcess, world: Battlefield, only: Sequence[str] = ()) -> None:
         self.process = process
         self.world = world
         self.done: Counter[str] = Counter()
+        self.pending = 0
         self._lurking = False
         self.chance = random.Random(f"{seed}:nemesis")
         self.pace_s = self.chance.choice((0.5, 2.0, 5.0))
@@ -72,7 +77,13 @@ class Nemesis:
         }
         for kind in ODD_JOBS:
             kinds[kind] = lambda kind=kind: self._odd_job(kind)
-        self.kinds = {name: act for name, act in kinds.items() if self.chance.random() >= KINDS_OFF_IN}
+        self.kinds = {
+            name: act
+            for name, act in kinds.items()
+            if self.chance.random() >= (LONG_KINDS_OFF_IN if name in LONG_KINDS else KINDS_OFF_IN)
+        }
+        if only:
+            self.kinds = {name: kinds[name] for name in only}
 
     async def rage(self, until_s: float) -> None:
         if not self.kinds:
@@ -148,8 +159,13 @@ class Nemesis:
         if machine is None:
             return False
         machine.power_off(power_lost=True)
-        self.world.loop.at(62.0 + self._span_s(20.0), self.world.operator_confirms, machine)
+        self.pending += 1
+        self.world.loop.at(62.0 + self._span_s(10.0), self._confirm, machine)
         return True
+
+    def _confirm(self, machine: Machine) -> None:
+        self.pending -= 1
+        self.world.operator_confirms(machine)
 
     def _silent(self) -> bool:
         """An agent is stopped while it prepares a launch, so long that an operator confirms its node dead, and then it
@@ -172,7 +188,12 @@ class Nemesis:
     def _give_up(self, agent: SimProcess) -> None:
         if agent.alive and not agent.paused:
             agent.pause()
-            self.world.loop.at(61.0 + self._span_s(6.0), self.world.operator_gives_up, agent)
+            self.pending += 1
+            self.world.loop.at(61.0 + self._span_s(6.0), self._given_up, agent)
+
+    def _given_up(self, agent: SimProcess) -> None:
+        self.pending -= 1
+        self.world.operator_gives_up(agent)
 
     def _cut(self) -> bool:
         source, target = self.chance.choice(self.world.links())

@@ -117,6 +117,13 @@ class SimNetwork:
         finally:
             timer.cancel()
 
+    def repeat(self, source: SimProcess, target: str, payload: bytes, after_s: float) -> None:
+        """A copy of a request that arrives late; nobody waits for its answer."""
+        call = _Call(source, target, payload, self.loop.create_future())
+        call.copies = 2
+        call.done.cancel()
+        self.loop.at(after_s, self._arrive, call)
+
     def _time_out(self, call: _Call) -> None:
         _fail(call, TimedOut(f"{call.target} did not answer in time"))
 

@@ -32,6 +32,7 @@ from corral.testing.trees import SimTrees
 from corral.wire import Launch
 
 SLOW_PROVISION_S = 20.0
+LATEST_COPY_S = 120.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -278,6 +279,9 @@ class SimLink:
 
     async def post(self, manager: str, path: str, body: bytes, timeout_s: float) -> bytes:
         name = manager.removeprefix("http://")
+        faults = self._process.faults
+        if path.endswith("/register") and faults.hit("node.late_copy"):
+            self._network.repeat(self._process, name, request(path, body), faults.span_s(LATEST_COPY_S))
         try:
             answer = await self._network.request(self._process, name, request(path, body), timeout_s)
         except NetworkError as error:

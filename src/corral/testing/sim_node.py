@@ -32,9 +32,11 @@ NODE_RATES = {
     "node.fork_failed": 0.02,
     "node.device_busy": 0.05,
     "node.slow_provision": 0.1,
+    "node.late_copy": 0.02,
     "node.not_provided": 0.04,
     "shim.cannot_prepare": 0.02,
     "shim.pause": 0.01,
+    "shim.pause_early": 0.04,
 }
 CPU_MILLI, MEMORY_MIB, VRAM_MIB = 4000, 4096, 8192
 FIRST_PID, LAST_PID = 1000, 1060
@@ -70,6 +72,7 @@ class SimNode:
         self._shims: dict[tuple[int, int], SimJob] = {}
         self._last_pid = FIRST_PID
         self._twin: SimNode | None = None
+        self._twins = 0
         self._last_start = 0
 
     # --- the machine
@@ -216,20 +219,24 @@ class SimNode:
         """EP2: a second machine from a copy of this one's disk, as long as this one is heard: it may start nothing."""
         if self._twin is not None or self.agent is None or not self.agent.alive:
             return False
-        twin = self._twin = SimNode(self.site, self.name, len(self.fleet), f"{self.name}.twin{self.boots}")
+        self._twins += 1
+        twin = self._twin = SimNode(self.site, self.name, len(self.fleet), f"{self.name}.twin{self._twins}")
         twin.store = self.store.clone(twin.disk)
-        twin.power_on()
-        self._end_twin_by(twin, self.loop.now_s + TWIN_LIVES_S)
+        self._tend_twin(twin, self.loop.now_s + TWIN_LIVES_S)
         return True
 
-    def _end_twin_by(self, twin: SimNode, at_s: float) -> None:
-        """Before the original has been silent for so long that the copy may rightly be taken for it."""
-        heard_s = last_heard(self.site.database, self.name)
-        if self.loop.now_s >= at_s or self.site.database.now() - heard_s > SILENCE_S:
+    def _tend_twin(self, twin: SimNode, end_s: float) -> None:
+        """It comes up once the original has moved on, and goes before the original has been silent for so long that a
+        copy may rightly be taken for it. A copy of this very instant is a documented limit."""
+        silent_s = self.site.database.now() - last_heard(self.site.database, self.name)
+        if self.loop.now_s >= end_s or silent_s > SILENCE_S:
             twin.power_off(power_lost=True)
             self._twin = None
-        else:
-            self.loop.at(TWIN_LOOKS_S, self._end_twin_by, twin, at_s)
+            return
+        mine, copied = self.store.content.identity.nonces, twin.store.content.identity.nonces
+        if not twin.is_on and not set(mine) & set(copied):
+            twin.power_on()
+        self.loop.at(TWIN_LOOKS_S, self._tend_twin, twin, end_s)
 
     # --- at the end
 

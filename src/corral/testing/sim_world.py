@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from corral.testing.faults import Faults
@@ -19,7 +19,7 @@ from corral.testing.sim_manager import SimManager
 from corral.testing.sim_node import NODE_RATES, SimNode
 from corral.testing.sim_store import RATES as STORE_RATES
 from corral.testing.simloop import SimLoop
-from corral.testing.site import Site, Size
+from corral.testing.site import Focus, Site, Size
 from corral.testing.steps import SimulationError
 from corral.testing.trace import Trace
 from corral.testing.workload import User
@@ -56,15 +56,19 @@ class World:
         *,
         traced: bool = False,
         size: Size | None = None,
+        focus: Focus | None = None,
         make_node: Callable[[Site, str, int], Machine] = SimNode,
     ) -> None:
         self.seed = seed
         chance = random.Random(f"{seed}:world")
         size = size or Size.draw(chance)
+        focus = focus or Focus()
+        size = replace(size, chaos_s=focus.chaos_s or size.chaos_s, nodes=focus.nodes or size.nodes)
         self.trace = Trace() if traced else None
         self.loop = SimLoop(random.Random(f"{seed}:order"), step_s=STEP_S, trace=self.trace)
         self.faults = Faults(seed, {**STORE_RATES, **NODE_RATES})
         self.faults.note = self.loop.world_note
+        self.faults.always(*focus.always)
         self.site = Site(seed, size, chance, self.loop, self.faults)
         self.checkers = self.site.checkers
         self._managers: dict[str, SimManager | None] = dict.fromkeys(self.site.manager_names)
@@ -72,7 +76,7 @@ class World:
         self._healed = False
         self._make_node = make_node
         self._machines: list[Machine] = []
-        self.nemesis = Nemesis(seed, self.site.process("weather"), self)
+        self.nemesis = Nemesis(seed, self.site.process("weather"), self, focus.kinds)
         self.site.database.on_commit.append(self.nemesis.look)
 
     # --- what nodes and the nemesis ask of it
@@ -159,6 +163,8 @@ class World:
         self._users[0].process.spawn(self._users[0].watch(), name="watch")
         self.nemesis.process.spawn(self.nemesis.rage(size.chaos_s), name="nemesis")
         await self.site.sleep(size.chaos_s)
+        while self.nemesis.pending:  # an operator is about to give up a node
+            await self.site.sleep(LOOK_EVERY_S)
         await self._heal()
         await self._rest()
 

@@ -20,6 +20,16 @@ from corral.testing.trees import GroundTruth
 
 
 @dataclass(frozen=True, slots=True)
+class Focus:
+    """What to look at instead of what a seed draws: these kinds of the nemesis, these faults always, for so long."""
+
+    kinds: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
+    chaos_s: float | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """How large one seed's world is, and for how long it suffers."""
 

@@ -154,7 +154,7 @@ class User:
         """Submit `count` sessions, one by one or in bulk, and meddle with them, until the loop's time `until_s`."""
         chance, number = self._chance, 0
         while number < count:
-            await self.process.sleep(chance.random() * 4.0)
+            await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
             specs = [draw_spec(chance, nodes, number + offset) for offset in range(bulk)]
             keys = [f"{self.process.name}-{number + offset}" for offset in range(bulk)]
