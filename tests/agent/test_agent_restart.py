@@ -143,6 +143,8 @@ def test_an_agent_killed_while_it_stops_something_stops_it_still(
         began(agent, manager, 2)
         manager.launch(T1, "sh", "-c", f"touch {ran}; exec sleep 300", ranks=1 if running else 2)
         manager.wait_for(T1, "ready")
+        if running:
+            until(ran.exists, "the command to have begun")
         manager.stop(T1)
         if "void" not in point:
             assert agent.ended() == -signal.SIGKILL
