@@ -10,7 +10,7 @@ import pytest
 
 from corral.testing.world import run_seed, run_seeds
 
-SECONDS = 120.0
+SECONDS = 90.0
 FEWEST = 50
 
 
