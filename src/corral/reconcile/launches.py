@@ -81,9 +81,11 @@ def _environment(session: Session, kernel: Kernel, hosts: list[str], url: str, n
     return variables
 
 
-def _go(order: Order, nodes: Mapping[str, Node]) -> wire.Go:
-    main = next(sibling for sibling in order.siblings if sibling.rank == 0)
-    return wire.Go(master_address=nodes[main.node].address, master_port=main.port or 0)
+def _go(order: Order, nodes: Mapping[str, Node]) -> wire.Go | None:
+    """None of a launch that outlived its attempt: the siblings are the next one's, if there are any."""
+    attempt = order.kernel.attempt
+    main = next((kernel for kernel in order.siblings if kernel.rank == 0 and kernel.attempt == attempt), None)
+    return None if main is None else wire.Go(master_address=nodes[main.node].address, master_port=main.port or 0)
 
 
 def _stop(session: Session) -> wire.Stop:
