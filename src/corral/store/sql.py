@@ -192,9 +192,9 @@ ORDERS = f"""
 SELECT {KERNEL_COLUMNS} FROM kernel k
 WHERE k.node = :node AND k.certificate IS NULL AND k.claimed_version IS NOT NULL AND k.changed_version > :have
 ORDER BY k.changed_version, k.token"""
-# Stops that a node missed because an operator took it for dead: served when it returns all the same.
+# Stops that a node missed because an operator took it for dead: served when it returns all the same, if not rebooted.
 TOMBSTONES = f"""
-SELECT {KERNEL_COLUMNS} FROM kernel k
+SELECT {KERNEL_COLUMNS} FROM kernel k JOIN node n ON n.name = k.node AND n.epoch = k.node_epoch
 WHERE k.node = :node AND k.certificate = 'operator' AND k.stop_asked = 1 AND k.changed_version > :have
 ORDER BY k.changed_version, k.token"""
 MARK_SERVED = """
