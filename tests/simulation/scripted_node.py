@@ -150,7 +150,7 @@ class _Script:
             self._say(token, FactKind.REFUSED, why=Why("device_busy", "busy"))
             return
         self.records.said_run.add(token)
-        plan = draw_job(self.node.site.seed, token)
+        plan = draw_job(self.node.site, token)
         devices = tuple(uuid for uuid, *_ in launch.devices)
         tree = await self.node.trees.start(self.process, token, launch.session, launch.rank, plan, devices)
         self.trees[token] = tree

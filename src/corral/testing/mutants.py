@@ -28,12 +28,20 @@ class Mutant:
 
 
 FOCUS = {
-    "permission_never_expires": Focus(kinds=("silent",)),
+    "decision_is_ignored": Focus(kinds=("kill_shim",), always=("shim.pause_at_birth",), jobs_last_s=1.5),
+    "permission_never_expires": Focus(kinds=("silent",), always=("node.slow_provision",)),
     "late_registrations_count": Focus(
-        kinds=("power_loss", "pause_agent"), always=("node.late_copy",), chaos_s=200.0, nodes=1
+        kinds=("power_loss", "pause_agent"),
+        always=("node.late_copy",),
+        chaos_s=300.0,
+        pace_s=25.0,
+        nodes=1,
+        jobs_last_s=100.0,
     ),
 }
-MUTANTS: dict[str, Mutant] = {name: Mutant(*parts) for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS).items())}
+MUTANTS: dict[str, Mutant] = {
+    name: Mutant(*parts, FOCUS.get(name)) for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS).items())
+}
 
 
 @contextlib.contextmanager

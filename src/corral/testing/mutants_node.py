@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral.agent import daemon, jobdir, jobs, launcher, shim
+from corral.agent.endings import Endings
 from corral.agent.horizon import Horizon
 from corral.agent.jobspec import Go, Stop
 from corral.agent.ports import Entries
@@ -54,7 +55,7 @@ def _death_is_not_proven() -> list[Patch]:
     async def nothing(self: object, token: str) -> None:
         return None
 
-    return [Patch(Jobs, "_end_tree", nothing)]
+    return [Patch(Endings, "end_tree", nothing)]
 
 
 def _exit_before_empty() -> list[Patch]:
@@ -95,10 +96,10 @@ def _permission_never_expires() -> list[Patch]:
 
 
 def _old_boot_is_adopted() -> list[Patch]:
-    async def nothing(self: object) -> None:
+    async def nothing(self: object, boot_id: str) -> None:
         return None
 
-    return [Patch(Jobs, "void_all", nothing)]
+    return [Patch(Jobs, "void_others", nothing)]
 
 
 def _horizon_is_forgotten() -> list[Patch]:
@@ -128,11 +129,11 @@ def _stop_is_void_at_once() -> list[Patch]:
 def _absence_kills() -> list[Patch]:
     apply = Jobs.__dict__["apply"]
 
-    async def changed(self: Any, orders: Sequence[Any], asked_at: float) -> None:
-        await apply(self, orders, asked_at)
-        named = {order.token for order in orders}
-        for token in sorted(self._jobs.keys() - named):
-            await self._trees.kill(token)
+    async def changed(self: Any, orders: Sequence[Any], *rest: Any, **named: Any) -> None:
+        await apply(self, orders, *rest, **named)
+        wanted = {order.token for order in orders}
+        for token in sorted(self._jobs.keys() - wanted):
+            await self._endings.end_tree(token)
 
     return [Patch(Jobs, "apply", changed)]
 

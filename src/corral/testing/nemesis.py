@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from corral.testing.process import SimProcess, take_time
 from corral.testing.simloop import SimLoop
+from corral.testing.site import Focus
 
 
 class Machine(Protocol):
@@ -52,17 +53,16 @@ ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shi
 
 
 class Nemesis:
-    """`only` are the kinds to choose from, instead of those that the seed draws. `pending` are the stories of an
-    operator that have begun and not ended."""
+    """`pending` counts the stories of an operator that have begun and not ended."""
 
-    def __init__(self, seed: int, process: SimProcess, world: Battlefield, only: Sequence[str] = ()) -> None:
+    def __init__(self, seed: int, process: SimProcess, world: Battlefield, focus: Focus) -> None:
         self.process = process
         self.world = world
         self.done: Counter[str] = Counter()
         self.pending = 0
         self._lurking = False
         self.chance = random.Random(f"{seed}:nemesis")
-        self.pace_s = self.chance.choice((0.5, 2.0, 5.0))
+        self.pace_s = focus.pace_s or self.chance.choice((0.5, 2.0, 5.0))
         kinds: dict[str, Callable[[], bool]] = {
             "kill_manager": self._kill_manager,
             "pause_manager": self._pause_manager,
@@ -82,8 +82,8 @@ class Nemesis:
             for name, act in kinds.items()
             if self.chance.random() >= (LONG_KINDS_OFF_IN if name in LONG_KINDS else KINDS_OFF_IN)
         }
-        if only:
-            self.kinds = {name: kinds[name] for name in only}
+        if focus.kinds:
+            self.kinds = {name: kinds[name] for name in focus.kinds}
 
     async def rage(self, until_s: float) -> None:
         if not self.kinds:
@@ -183,7 +183,7 @@ class Nemesis:
         agents = [agent for agent in self._agents() if agent.name in preparing and not agent.paused]
         if agents:
             self._lurking = False
-            self.world.loop.at(self._span_s(0.3), self._give_up, self.chance.choice(agents))
+            self.world.loop.at(self._span_s(self.chance.choice((0.06, 1.0))), self._give_up, self.chance.choice(agents))
 
     def _give_up(self, agent: SimProcess) -> None:
         if agent.alive and not agent.paused:

@@ -36,6 +36,7 @@ NODE_RATES = {
     "node.not_provided": 0.04,
     "shim.cannot_prepare": 0.02,
     "shim.pause": 0.01,
+    "shim.pause_at_birth": 0.04,
     "shim.pause_early": 0.04,
 }
 CPU_MILLI, MEMORY_MIB, VRAM_MIB = 4000, 4096, 8192
@@ -129,7 +130,7 @@ class SimNode:
         process = self.site.process(f"{self.place}.shim", self.clock)
         pid, start_time = self._new_pid()
         around = Surroundings(
-            self.disk, self.trees, self.records, lambda token: draw_job(self.site.seed, token), self.notify
+            self.disk, self.trees, self.records, lambda token: draw_job(self.site, token), self.notify
         )
         permission = Permission(self.machine().boot_id, birth.run_id, birth.node_epoch)
         job = SimJob(process, pid, start_time, f"{self.run_directory}/jobs/{birth.token}", permission, around)

@@ -24,7 +24,11 @@ from corral.testing.trees import JobPlan, SimTrees, Tree
 
 LOCK_PATIENCE_S, LOCK_PAUSE_S = 1.0, 0.05
 LONGEST_PAUSE_S = 20.0
-BEFORE_THE_DECISION = ("shim.begun", "shim.locked", "shim.before_started")
+PAUSES = {
+    "shim.begun": "shim.pause_at_birth",
+    "shim.locked": "shim.pause_early",
+    "shim.before_started": "shim.pause_early",
+}
 NOTHING_USED = Usage(0.0, 0.0, 0)
 
 
@@ -96,7 +100,7 @@ class SimJob:
 
     async def point(self, name: str) -> None:
         self.process.point(name)
-        if self.process.faults.hit("shim.pause_early" if name in BEFORE_THE_DECISION else "shim.pause"):
+        if self.process.faults.hit(PAUSES.get(name, "shim.pause")):
             self.process.pause()
             self.process.loop.at(self.process.faults.span_s(LONGEST_PAUSE_S), self.process.resume)
         await yield_once()

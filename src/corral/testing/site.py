@@ -26,7 +26,9 @@ class Focus:
     kinds: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
     chaos_s: float | None = None
+    pace_s: float | None = None
     nodes: int | None = None
+    jobs_last_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,12 @@ class Size:
 
 
 class Site:
-    def __init__(self, seed: int, size: Size, chance: random.Random, loop: SimLoop, faults: Faults) -> None:
+    def __init__(
+        self, seed: int, size: Size, focus: Focus, chance: random.Random, loop: SimLoop, faults: Faults
+    ) -> None:
         self.seed = seed
         self.size = size
+        self.focus = focus
         self.chance = chance
         self.loop = loop
         self.faults = faults

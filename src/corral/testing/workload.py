@@ -56,11 +56,12 @@ def _draw_gpu(chance: random.Random) -> GpuRequest | None:
     return GpuRequest(share_milli=chance.choice((250, 500)), vram_mib=chance.choice((0, 1000)))
 
 
-def draw_job(seed: int, token: str) -> JobPlan:
-    """What the command of this launch does. A function of the seed and the token: nobody has to remember it."""
-    chance = random.Random(f"{seed}:job:{token}")
+def draw_job(site: Site, token: str) -> JobPlan:
+    """What the command of this launch does, from the seed and the token: nobody has to remember it."""
+    chance = random.Random(f"{site.seed}:job:{token}")
+    lasts_s = chance.choice((0.0, 0.0, 0.05, 0.05, 0.5, 0.5, 3.0, 3.0, 12.0, 12.0, 60.0)) * chance.random() * 2
     return JobPlan(
-        lasts_s=chance.choice((0.0, 0.05, 0.5, 3.0, 12.0)) * chance.random() * 2,
+        lasts_s=site.focus.jobs_last_s or lasts_s,
         exit_code=chance.choice((0, 0, 0, 0, 0, 1, 3, 75, 85)),
         heeds_term=chance.random() < 0.7,
         term_takes_s=chance.choice((0.0, 0.2, 2.0)),

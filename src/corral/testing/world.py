@@ -13,10 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from corral.testing.mutants import MUTANTS, applied
+from corral.testing.mutants import FOCUS, MUTANTS, applied
 from corral.testing.sim_store import schema_image
 from corral.testing.sim_world import Report, World
+from corral.testing.site import Focus
 
 CHUNK = 4
 SHOWN_LINES = 120
@@ -47,17 +49,22 @@ class Campaign:
             self.failures.append(report)
 
 
-def run_seed(seed: int) -> Report:
-    return World(seed).run()
+def run_seed(seed: int, focus: Focus | None = None) -> Report:
+    return World(seed, focus=focus).run()
 
 
 def run_seeds(
-    seeds: Sequence[int], *, jobs: int = 1, seconds: float | None = None, stop_after: int | None = None
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    seconds: float | None = None,
+    stop_after: int | None = None,
+    focus: Focus | None = None,
 ) -> Campaign:
     """Run these seeds, or as many as fit into `seconds`; with `stop_after`, no more once so many have failed."""
     campaign = Campaign()
     deadline = None if seconds is None else time.monotonic() + seconds
-    for report in _reports(seeds, jobs):
+    for report in _reports(seeds, jobs, focus):
         campaign.add(report)
         if deadline is not None and time.monotonic() > deadline:
             break
@@ -66,20 +73,23 @@ def run_seeds(
     return campaign
 
 
-def _reports(seeds: Sequence[int], jobs: int) -> Iterator[Report]:
+def _reports(seeds: Sequence[int], jobs: int, focus: Focus | None) -> Iterator[Report]:
     schema_image()
+    one = partial(run_seed, focus=focus)
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(one, seeds)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run_seed, seeds, chunksize=CHUNK)
+        yield from pool.imap_unordered(one, seeds, chunksize=CHUNK)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.mutants:
+        return _all_mutants(options)
     with applied(options.mutant):
         if options.seed is not None:
-            return _show(options.seed, options.mutant, verbose=options.verbose)
+            return _show(options.seed, _focus(options), verbose=options.verbose)
         return _many(options)
 
 
@@ -90,13 +100,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="stop after so long, however many seeds were run")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="leave this rule out")
+    parser.add_argument("--focus", choices=sorted(FOCUS), help="look where this mutant is looked for")
+    parser.add_argument("--mutants", action="store_true", help="try each mutant with up to --seeds seeds")
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed and tell of it")
     parser.add_argument("--verbose", action="store_true", help="with --seed: the last steps too")
     return parser
 
 
-def _show(seed: int, mutant: str | None, *, verbose: bool) -> int:
-    world = World(seed, traced=True)
+def _focus(options: argparse.Namespace) -> Focus | None:
+    return MUTANTS[options.mutant or options.focus].focus if options.mutant or options.focus else None
+
+
+def _show(seed: int, focus: Focus | None, *, verbose: bool) -> int:
+    world = World(seed, traced=True, focus=focus)
     report = world.run()
     print(f"seed {seed}: {world.site.size}")
     print(f"{report.steps} steps, {report.lasted_s:.0f} s, {report.starts} starts, digest {report.digest}")
@@ -110,11 +126,15 @@ def _show(seed: int, mutant: str | None, *, verbose: bool) -> int:
 def _many(options: argparse.Namespace) -> int:
     began = time.monotonic()
     campaign = run_seeds(
-        range(options.first, options.first + options.seeds), jobs=options.jobs, seconds=options.seconds
+        range(options.first, options.first + options.seeds),
+        jobs=options.jobs,
+        seconds=options.seconds,
+        focus=_focus(options),
     )
     took_s = time.monotonic() - began
     for report in campaign.failures[:20]:
-        mutant = f" --mutant {options.mutant}" if options.mutant else ""
+        named = (("mutant", options.mutant), ("focus", options.focus))
+        mutant = "".join(f" --{name} {value}" for name, value in named if value)
         print(f"seed {report.seed} FAILED: {report.failure}")
         print(f"  again: python -m corral.testing.world --seed {report.seed}{mutant} --verbose")
     print(
@@ -125,6 +145,20 @@ def _many(options: argparse.Namespace) -> int:
     print("crash points:", _listed(campaign.crashes))
     print("sometimes:", _listed(campaign.reached))
     return 1 if campaign.failures else 0
+
+
+def _all_mutants(options: argparse.Namespace) -> int:
+    """A table of what each rule left out took to be found."""
+    missed: list[str] = []
+    for name, mutant in MUTANTS.items():
+        with applied(name):
+            campaign = run_seeds(
+                range(options.first, options.first + options.seeds), jobs=options.jobs, stop_after=1, focus=mutant.focus
+            )
+        found = campaign.failures[0].failure or "" if campaign.failures else "NOT FOUND"
+        missed += [] if campaign.failures else [name]
+        print(f"{mutant.rule:8} {name:26} {campaign.seeds:5}  {found[:140]}", flush=True)
+    return 1 if missed else 0
 
 
 def _listed(counts: Counter[str]) -> str:
