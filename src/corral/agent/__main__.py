@@ -207,7 +207,7 @@ def _assemble(settings: AgentSettings, run_dir: Path) -> list[Coroutine[Any, Any
     point = CrashPlan(crash).pass_by
     environment = {"PATH": os.defpath} | ({"CORRAL_CRASH": crash} if crash else {})
     shims = ZygoteShims(dirs.folder, layout.notify, environment)
-    trees = ProcessTrees(machine.containment)
+    trees = ProcessTrees(machine.containment, os.path.dirname(dirs.folder("any")))
     devices = SimulatedDevices(settings.name, parse_fleet(settings.simulate_gpus) if settings.simulate_gpus else ())
     link = HttpLink(settings.token)
     me = Me(settings.name, settings.group, settings.address, settings.labels, ids.nonce(), version=__version__)

@@ -188,7 +188,8 @@ class Shims(Protocol):
 
 
 class Trees(Protocol):
-    """Process trees by token, for when the shim is dead."""
+    """Process trees by token, for when the shim is dead, or its directory is. Whoever else has the launch's lock open
+    is part of its tree: a shim that may be about to start the command."""
 
     async def kill(self, token: str) -> None: ...
     async def is_empty(self, token: str) -> bool: ...
