@@ -5,6 +5,7 @@ It lets managers be simulated alone. It has no files, no shim and no durable sto
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from corral import wire
@@ -61,8 +62,8 @@ class _Script:
         self.records = node.site.checkers.records
         self.facts: list[KernelFact] = []
         self.trees: dict[str, Tree | None] = {}
+        self.barriers: dict[str, asyncio.Future[bool]] = {}
         self.have = 0
-        self.changed = process.loop.create_future()
 
     async def run(self) -> None:
         while True:
@@ -92,8 +93,6 @@ class _Script:
         return self.node.nonces
 
     async def _exchange(self, epoch: int) -> bool:
-        if self.changed.done():
-            self.changed = self.process.loop.create_future()
         sent = list(self.facts)
         message = wire.Exchange(
             node=self.node.name, incarnation=self.process.title, epoch=epoch, boot_id=f"boot{self.node.boots}",
@@ -131,6 +130,8 @@ class _Script:
     def _obey(self, order: wire.KernelOrder, age_s: float) -> None:
         token = order.token
         tree = self.trees.get(token)
+        if (order.go or order.stop) and token in self.barriers and not self.barriers[token].done():
+            self.barriers[token].set_result(order.stop is None)
         if order.stop and token not in self.trees:
             self.trees[token] = None
             self.records.said_void.add(token)
@@ -140,8 +141,6 @@ class _Script:
         elif order.launch and token not in self.trees and age_s < 60:
             self.trees[token] = None
             self.process.spawn(self._start(token, order.launch), name="job")
-        elif order.go and tree is not None:
-            pass
 
     async def _start(self, token: str, launch: wire.Launch) -> None:
         self._say(token, FactKind.ACCEPTED)
@@ -150,11 +149,17 @@ class _Script:
             self._say(token, FactKind.REFUSED, why=Why("device_busy", "busy"))
             return
         self.records.said_run.add(token)
+        if launch.ranks > 1 and not await self._pass_barrier(token, launch.rank):
+            self.records.results[token] = (None, None)
+            self._say(token, FactKind.RESULT, result=Result(None, None, ExitClass.CANCELLED, started=False))
+            self._say(token, FactKind.EXITED)
+            return
         plan = draw_job(self.node.site, token)
         devices = tuple(uuid for uuid, *_ in launch.devices)
         tree = await self.node.trees.start(self.process, token, launch.session, launch.rank, plan, devices)
         self.trees[token] = tree
-        self._say(token, FactKind.READY, port=4000 if launch.rank == 0 else None)
+        if launch.ranks == 1:
+            self._say(token, FactKind.READY)
         code, signal = await self.node.trees.wait_main(self.process, tree)
         self.records.results[token] = (code, signal)
         class_ = ExitClass.OK if code == 0 else ExitClass.USER
@@ -162,3 +167,9 @@ class _Script:
         await self.node.trees.kill_tree(self.process, token)
         await self.node.trees.wait_empty(self.process, token)
         self._say(token, FactKind.EXITED)
+
+    async def _pass_barrier(self, token: str, rank: int) -> bool:
+        """False: stopped before the others were ready."""
+        self.barriers[token] = self.process.loop.create_future()
+        self._say(token, FactKind.READY, port=4000 if rank == 0 else None)
+        return await self.barriers[token]

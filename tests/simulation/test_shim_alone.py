@@ -43,7 +43,8 @@ class Bench:
         process = self.site.process("n0", self.node.clock)
         self.dirs = SimJobDirs(SimFiles(self.node.disk, process), self.node.run_directory, self.node.records)
         self.shims = SimShims(self.node, process)
-        self.trees = SimTreesPort(self.node.trees, process, lambda _: None)
+        self.trees = SimTreesPort(self.node.trees, process, self.node)
+        self.node.agent = process
         await self.dirs.write_run_id("run-1")
         tasks = [process.spawn(self.one(process, f"1-{number:010d}-1-0"), name=f"job {number}") for number in range(6)]
         for _ in range(20):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class Checkers:
         self._last_event = 0
         self._before: dict[str, Any] | None = None
         self.full_checks = 0
+        self.at_the_end: Callable[[], object] | None = None
         database.on_commit.append(self._committed)
         truth.on_start.append(self._started)
 
@@ -84,8 +85,11 @@ class Checkers:
                 self._running_means_started(session, attempt)
             elif fact == "placed":
                 self._placed_as_wanted(session)
+            elif fact == "requeued":
+                self._finished_is_finished(session, attempt)
             elif fact == "disputed" and not self._came_too_late(json.loads(detail)):
                 self._violate("PROTOCOL 1", f"session {session}: a fact that cannot be was reported: {detail}")
+        self._reports_are_true()
         self._live_is_held()
         if self._chance.random() < FULL_CHECK_IN:
             self.look_at_all(name)
@@ -112,6 +116,31 @@ class Checkers:
     def _came_too_late(self, fact: dict[str, str]) -> bool:
         """A result whose launch was proven lost with its directory, reported by an agent that had still seen it."""
         return fact["kind"] == "result" and fact["token"] in self.records.forgotten
+
+    def _reports_are_true(self) -> None:
+        """KE4 and KE5, for what this commit recorded."""
+        now = self.database.now()
+        for token, exit_code, signal in self._rows(
+            "SELECT token, exit_code, signal FROM kernel WHERE result_at = ?", now
+        ):
+            if self.records.results.get(token) != (exit_code, signal):
+                written = self.records.results.get(token)
+                self._violate(
+                    "KE5", f"{token} is recorded to have ended with {(exit_code, signal)}, it wrote {written}"
+                )
+        for (token,) in self._rows("SELECT token FROM kernel WHERE ready_at = ?", now):
+            if token not in self.records.said_run:
+                self._violate("KE4", f"{token} is recorded as ready, and has no `started` that says run")
+
+    def _finished_is_finished(self, session: str, attempt: int) -> None:
+        """PROTOCOL.md 2: an attempt whose results decide a success is never run again."""
+        spec = self.database.reads().sessions([session])[session].spec
+        codes = self._rows(
+            "SELECT exit_class FROM kernel WHERE session = ? AND attempt = ? ORDER BY rank", session, attempt
+        )
+        deciding = codes[:1] if spec.outcome_rule is OutcomeRule.MAIN_ONLY else codes
+        if all(row[0] == "ok" for row in deciding):
+            self._violate("PROTOCOL 2", f"session {session} is run again though attempt {attempt} had succeeded")
 
     def _placed_as_wanted(self, session: str) -> None:
         wanted = self._rows("SELECT wanted FROM session WHERE id = ?", session)[0][0]
@@ -204,6 +233,8 @@ class Checkers:
             self._violate(code, message)
         for token in self.truth.live:
             self._violate("SE7", f"{token} still lives")
+        if self.at_the_end is not None:
+            self.at_the_end()
 
     def _acknowledged_is_kept(self) -> Iterator[tuple[str, str]]:
         """SE2, CB3: what was acknowledged is there, once."""

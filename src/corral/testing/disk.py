@@ -238,6 +238,10 @@ class SimFiles:
         await self._step()
         return self._tree.file(path).holder is not None
 
+    @property
+    def holds_a_lock(self) -> bool:
+        return bool(self._locked)
+
     def _release_locks(self, _: SimProcess) -> None:
         for file in self._locked:
             file.holder = None

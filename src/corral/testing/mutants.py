@@ -27,17 +27,29 @@ class Mutant:
     focus: Focus | None = None
 
 
+REBOOTS = ("power_loss", "reboot")
+LOST = Focus(kinds=("lose_run_directory",), jobs_last_s=15.0, pace_s=4.0)
 FOCUS = {
-    "decision_is_ignored": Focus(kinds=("kill_shim",), always=("shim.pause_at_birth",), jobs_last_s=1.5),
-    "permission_never_expires": Focus(kinds=("silent",), always=("node.slow_provision",)),
+    "death_is_not_proven": Focus(kinds=("kill_shim",), pace_s=0.5, jobs_last_s=10.0),
+    "decision_is_ignored": Focus(kinds=("kill_shim",), rates=(("shim.pause_at_birth", 1.0),), jobs_last_s=1.5),
+    "facts_after_the_sweep": Focus(kinds=("power_loss", "database_down"), chaos_s=200.0, pace_s=8.0, nodes=1),
     "late_registrations_count": Focus(
         kinds=("power_loss", "pause_agent"),
-        always=("node.late_copy",),
+        rates=(("node.late_copy", 1.0),),
         chaos_s=300.0,
         pace_s=25.0,
         nodes=1,
         jobs_last_s=100.0,
     ),
+    "lost_directory_is_void": LOST,
+    "no_room_is_kept": Focus(kinds=("disk_full",), pace_s=2.0),
+    "old_boot_is_adopted": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
+    "permission_never_expires": Focus(kinds=("silent",), rates=(("node.slow_provision", 1.0),)),
+    "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
+    "run_id_certifies": LOST,
+    "requeue_forgets_results": Focus(kinds=("pause_manager",), jobs_last_s=4.0),
+    "silence_is_death": Focus(kinds=("pause_agent", "cut"), chaos_s=120.0, pace_s=10.0, jobs_last_s=50.0),
+    "stale_facts_count": Focus(kinds=("kill_manager",), rates=(("network.drop_reply", 0.4),), chaos_s=60.0, nodes=1),
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name)) for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS).items())

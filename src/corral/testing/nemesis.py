@@ -49,6 +49,10 @@ class Battlefield(Protocol):
 
 KINDS_OFF_IN, LONG_KINDS_OFF_IN = 0.45, 0.8
 LONG_KINDS = ("silent", "long_off")
+KINDS = (
+    "kill_manager", "pause_manager", "kill_agent", "pause_agent", "reboot", "power_loss", "long_off", "silent", "cut",
+    "database_down", "disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim",
+)  # fmt: skip
 ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim")
 
 

@@ -155,6 +155,13 @@ class Forks(Protocol):
     def poke(self, pid: int, start_time: int) -> None: ...
 
 
+class Holders(Protocol):
+    """The node, as far as its shims' locks can be seen from outside them."""
+
+    def agent_kills(self, token: str) -> None: ...
+    def lock_holders(self) -> dict[str, list[SimProcess]]: ...
+
+
 class SimShims:
     """agent.ports.Shims: the zygote hangs on the agent, the shims do not."""
 
@@ -209,25 +216,28 @@ class SimShims:
 
 
 class SimTreesPort:
-    """agent.ports.Trees."""
+    """agent.ports.Trees. A shim that holds its lock is part of the tree, be the directory there or not."""
 
-    def __init__(self, trees: SimTrees, process: SimProcess, about_to_kill: Callable[[str], None]) -> None:
+    def __init__(self, trees: SimTrees, process: SimProcess, node: Holders) -> None:
         self._trees = trees
         self._process = process
-        self._about_to_kill = about_to_kill
+        self._node = node
 
     async def kill(self, token: str) -> None:
-        self._about_to_kill(token)
+        self._node.agent_kills(token)
+        for shim in self._node.lock_holders().get(token, ()):
+            shim.kill()
         await self._trees.kill_tree(self._process, token)
 
     async def is_empty(self, token: str) -> bool:
-        return await self._trees.is_empty(self._process, token)
+        empty = await self._trees.is_empty(self._process, token)
+        return empty and token not in self._node.lock_holders()
 
     async def remove(self, token: str) -> None:
         await yield_once()
 
     async def tokens(self) -> list[str]:
-        return await self._trees.tokens(self._process)
+        return sorted({*await self._trees.tokens(self._process), *self._node.lock_holders()})
 
 
 class SimDevices:

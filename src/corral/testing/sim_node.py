@@ -157,6 +157,14 @@ class SimNode:
         if job is not None:
             job.poke()
 
+    def lock_holders(self) -> dict[str, list[SimProcess]]:
+        """The living shims that hold a lock, by token."""
+        found: dict[str, list[SimProcess]] = {}
+        for job in self._shims.values():
+            if job.process.alive and job.files.holds_a_lock:
+                found.setdefault(job.token, []).append(job.process)
+        return found
+
     def agent_kills(self, token: str) -> None:
         """PROTOCOL.md 5: the agent ends a tree only with the lock in hand, or when the directory is lost."""
         lock = self.disk.tree.find(f"{self.run_directory}/jobs/{token}/lock")
@@ -264,7 +272,7 @@ def run_agent(node: SimNode, process: SimProcess) -> None:
     layout = Layout("/state", node.run_directory, f"{node.run_directory}/hints", node.name)
     dirs = SimJobDirs(SimFiles(node.disk, process), node.run_directory, node.records)
     ledger = SimLedger(node.store, process)
-    trees = SimTreesPort(node.trees, process, node.agent_kills)
+    trees = SimTreesPort(node.trees, process, node)
     devices = SimDevices(node.fleet, node.trees, process)
     provision = SimProvision(process, node.chance, site.size.disk_step_s)
     jobs = Jobs(

@@ -62,6 +62,7 @@ class SimJob:
         self.pid = pid
         self.start_time = start_time
         self.folder = folder
+        self.token = folder.rpartition("/")[2]
         self.around = around
         self.permission = permission
         self.files = SimFiles(around.disk, process)

@@ -68,7 +68,7 @@ class World:
         self.loop = SimLoop(random.Random(f"{seed}:order"), step_s=STEP_S, trace=self.trace)
         self.faults = Faults(seed, {**STORE_RATES, **NODE_RATES})
         self.faults.note = self.loop.world_note
-        self.faults.always(*focus.always)
+        self.faults.rates.update(focus.rates)
         self.site = Site(seed, size, focus, chance, self.loop, self.faults)
         self.checkers = self.site.checkers
         self._managers: dict[str, SimManager | None] = dict.fromkeys(self.site.manager_names)

@@ -21,10 +21,10 @@ from corral.testing.trees import GroundTruth
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """What to look at instead of what a seed draws: these kinds of the nemesis, these faults always, for so long."""
+    """What to look at instead of what a seed draws: these kinds of the nemesis, faults at these rates, for so long."""
 
     kinds: tuple[str, ...] = ()
-    always: tuple[str, ...] = ()
+    rates: tuple[tuple[str, float], ...] = ()
     chaos_s: float | None = None
     pace_s: float | None = None
     nodes: int | None = None

@@ -15,12 +15,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from corral.testing.faults import BASE_RATES
 from corral.testing.mutants import FOCUS, MUTANTS, applied
+from corral.testing.nemesis import KINDS
+from corral.testing.sim_node import NODE_RATES
+from corral.testing.sim_store import RATES as STORE_RATES
 from corral.testing.sim_store import schema_image
 from corral.testing.sim_world import Report, World
 from corral.testing.site import Focus
 
 CHUNK = 4
+ENOUGH = 1000  # seeds after which every kind of trouble and every rare path has been met
+RARE = (
+    "agent.ended",
+    "manager.pass_failed",
+    "operator.confirmed",
+    "operator.gave_up",
+    "shim.decided_before",
+    "shim.exited",
+    "shim.failed",
+    "shim.no_permission",
+    "shim.taken",
+    "store.again",
+    "store.stood",
+    "store.stood_not",
+    "user.no_answer",
+)
 SHOWN_LINES = 120
 
 
@@ -81,6 +101,17 @@ def _reports(seeds: Sequence[int], jobs: int, focus: Focus | None) -> Iterator[R
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         yield from pool.imap_unordered(one, seeds, chunksize=CHUNK)
+
+
+def never_reached(campaign: Campaign) -> list[str]:
+    """Kinds of trouble, crash points and rare paths that no seed met; nothing is missed before there were enough."""
+    if campaign.seeds < ENOUGH:
+        return []
+    kinds = {*BASE_RATES, *STORE_RATES, *NODE_RATES, *KINDS} - {
+        kind for kind, count in campaign.counts.items() if count
+    }
+    points = {point for point in campaign.passes if point not in campaign.crashes}
+    return sorted(kinds | points | set(RARE) - campaign.reached.keys())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,7 +175,10 @@ def _many(options: argparse.Namespace) -> int:
     print("what befell:", _listed(campaign.counts))
     print("crash points:", _listed(campaign.crashes))
     print("sometimes:", _listed(campaign.reached))
-    return 1 if campaign.failures else 0
+    missed = never_reached(campaign) if options.mutant is None and options.focus is None else []
+    if missed:
+        print("NEVER REACHED:", ", ".join(missed))
+    return 1 if campaign.failures or missed else 0
 
 
 def _all_mutants(options: argparse.Namespace) -> int:

@@ -1,0 +1,149 @@
+"""Production managers, agents and shims in simulated worlds: seeds that once failed, fresh ones, each crash point, and
+every rule left out once.
+
+How long fresh seeds are run is for CORRAL_TEST_SIM_SECONDS to say (20; 240 with --long).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corral.agent import daemon, endings, jobs, launcher, outbox, shim
+from corral.testing.mutants import FOCUS, MUTANTS, applied
+from corral.testing.sim_world import World
+from corral.testing.site import Size
+from corral.testing.world import never_reached, run_seeds
+from tests.simulation.scripted_node import ScriptedNode
+
+ROOT = Path(__file__).parent.parent.parent
+CORPUS = [line.split(maxsplit=2) for line in (Path(__file__).parent / "corpus.txt").read_text().splitlines()[1:]]
+SEEDS_PER_MUTANT = 60
+SLOW = {"late_registrations_count"}
+TRANSACTIONS = (
+    "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
+    "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
+)  # fmt: skip
+POINTS = (
+    *shim.CRASH_POINTS, *jobs.CRASH_POINTS, *daemon.CRASH_POINTS, *outbox.CRASH_POINTS, *launcher.CRASH_POINTS,
+    *endings.CRASH_POINTS, *(f"{when} {name}" for name in TRANSACTIONS for when in ("before", "after")),
+)  # fmt: skip
+WHERE = {"agent.before_lost": "death_is_not_proven", "before confirm dead": "permission_never_expires",
+         "after confirm dead": "permission_never_expires"}  # fmt: skip
+
+pytestmark = pytest.mark.simulation
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_what_once_failed(entry: list[str]) -> None:
+    seed, focus, _ = entry
+    assert World(int(seed), focus=FOCUS.get(focus)).run().failure is None
+
+
+@pytest.mark.timeout(400)
+def test_fresh_seeds(long: bool) -> None:
+    seconds = float(os.environ.get("CORRAL_TEST_SIM_SECONDS", "240" if long else "20"))
+    first = 1_000_000 if os.environ.get("CI") == "true" else random.SystemRandom().randrange(10**6, 10**9)
+    campaign = run_seeds(range(first, first + 1_000_000), seconds=seconds)
+    shown = [f"python -m corral.testing.world --verbose --seed {r.seed}: {r.failure}" for r in campaign.failures]
+    assert not shown
+    assert campaign.starts > campaign.seeds
+    assert never_reached(campaign) == []
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_death_at_each_point_is_survived(point: str) -> None:
+    """Whoever passes first dies, and again whoever passes third, in the first worlds where somebody does."""
+    died = 0
+    for seed in range(60):
+        world = World(seed, focus=FOCUS.get(WHERE.get(point, "")))
+        world.faults.plan_crash(point, 1)
+        world.faults.plan_crash(point, 3)
+        report = world.run()
+        assert report.failure is None, f"seed {seed}"
+        died += report.crashes[point]
+        if died >= 2:
+            return
+    raise AssertionError(f"{point} was passed {died} times in 60 worlds")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MUTANTS]
+)
+def test_a_rule_left_out_is_found(name: str) -> None:
+    with applied(name):
+        campaign = run_seeds(range(SEEDS_PER_MUTANT), stop_after=1, focus=MUTANTS[name].focus)
+    assert campaign.failures, f"rule {MUTANTS[name].rule} ({MUTANTS[name].left_out}) was left out, and nothing failed"
+
+
+@pytest.mark.parametrize("name", FOCUS)
+def test_with_the_rule_in_force_its_focus_holds(name: str) -> None:
+    campaign = run_seeds(range(100, 108), focus=FOCUS[name])
+    assert [report.failure for report in campaign.failures] == []
+
+
+def test_a_mutant_leaves_production_as_it_was() -> None:
+    before = [(patch.target, patch.name, patch.target.__dict__[patch.name]) for patch in _patches()]
+    for name in MUTANTS:
+        with applied(name):
+            pass
+    assert all(target.__dict__[name] is value for target, name, value in before)
+
+
+def _patches():
+    return [patch for mutant in MUTANTS.values() for patch in mutant.patches()]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_managers_alone(seed: int) -> None:
+    """Against a node that is a page of script: what fails here is the managers' own."""
+    assert World(seed, make_node=ScriptedNode).run().failure is None
+
+
+# --- a seed always does the same
+
+
+def test_a_seed_repeats_in_every_interpreter() -> None:
+    seeds = [str(seed) for seed in range(8)]
+    program = "import sys\nfrom corral.testing.sim_world import World\nfor seed in sys.argv[1:]:\n    " + (
+        "print(seed, World(int(seed), traced=True).run().digest)\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program, *seeds],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        ).stdout
+        for hash_seed in ("0", "1", "2")
+    }
+    assert len(outputs) == 1
+    assert outputs.pop() == "".join(f"{seed} {World(int(seed), traced=True).run().digest}\n" for seed in seeds)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_decision_hangs_on_a_wall_clock(seed: int) -> None:
+    """EP4: hours of skew between the machines change nothing of what happens, and when."""
+    story = _story(seed, 0.0)
+    assert len(story) > 20
+    assert story == _story(seed, 3600.0 * 5)
+
+
+def _story(seed: int, skew_s: float) -> list[tuple[object, ...]]:
+    size = replace(Size.draw(random.Random(f"{seed}:world")), skew_s=skew_s, sessions=6)
+    world = World(seed, size=size)
+    rows: list[tuple[object, ...]] = []
+    select = "SELECT at, session, seq, fact, target, attempt, by_whom FROM event ORDER BY id"
+    world.checkers.at_the_end = lambda: rows.extend(world.site.database.raw.execute(select))
+    assert world.run().failure is None
+    return rows
