@@ -74,6 +74,7 @@ class World:
         self._managers: dict[str, SimManager | None] = dict.fromkeys(self.site.manager_names)
         self._users: list[User] = []
         self._healed = False
+        self._dismissed: set[str] = set()
         self._make_node = make_node
         self._machines: list[Machine] = []
         self.nemesis = Nemesis(seed, self.site.process("weather"), self, focus)
@@ -139,7 +140,7 @@ class World:
 
     def _start_manager(self, name: str) -> None:
         running = self._managers.get(name)
-        if running is not None and running.process.alive:
+        if name in self._dismissed or (running is not None and running.process.alive):
             return
         process = self.site.process(name)
         self._managers[name] = SimManager(self.site.database, self.site.network, process)
@@ -178,10 +179,21 @@ class World:
         for machine in self._machines:
             if not machine.is_on:
                 machine.power_on()
-        for name in self._managers:
-            self._start_manager(name)
+        self._dismiss_managers()
         for user in self._users:
             user.process.spawn(user.let_go(), name="let go")
+
+    def _dismiss_managers(self) -> None:
+        """Mostly one manager has to finish what the others began."""
+        names = list(self._managers)
+        kept = names if self.site.chance.random() < 0.3 else [self.site.chance.choice(names)]
+        for name in names:
+            manager = self._managers[name]
+            if name in kept:
+                self._start_manager(name)
+            elif manager is not None:
+                self._dismissed.add(name)
+                manager.process.kill()
 
     async def _rest(self) -> None:
         """Bounded liveness: within this time all is settled, and stays so."""
