@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.testing.mutants_manager import MANAGER_MUTANTS
@@ -48,6 +48,7 @@ FOCUS = {
     "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
     "run_id_certifies": LOST,
     "requeue_forgets_results": Focus(kinds=("pause_manager",), jobs_last_s=4.0),
+    "shims_are_not_looked_for": replace(LOST, rates=(("shim.pause", 0.3),)),
     "silence_is_death": Focus(kinds=("pause_agent", "cut"), chaos_s=120.0, pace_s=10.0, jobs_last_s=50.0),
     "stale_facts_count": Focus(kinds=("kill_manager",), rates=(("network.drop_reply", 0.4),), chaos_s=60.0, nodes=1),
 }

@@ -18,7 +18,9 @@ from corral.model.session import FactKind, KernelFact, Why
 from corral.testing import sim_jobdir
 from corral.testing.disk import SimFiles
 from corral.testing.patches import Patch
+from corral.testing.process import SimProcess
 from corral.testing.sim_agent import SimJobDirs
+from corral.testing.sim_node import SimNode
 from corral.testing.sim_shim import SimJob
 
 Daemon, Jobs = daemon.Daemon, jobs.Jobs
@@ -138,6 +140,13 @@ def _absence_kills() -> list[Patch]:
     return [Patch(Jobs, "apply", changed)]
 
 
+def _shims_are_not_looked_for() -> list[Patch]:
+    def nobody(self: object) -> dict[str, list[SimProcess]]:
+        return {}
+
+    return [Patch(SimNode, "lock_holders", nobody)]
+
+
 def _lost_directory_is_void() -> list[Patch]:
     async def changed(self: Any, token: str, why: Why) -> None:
         self.outbox.add(KernelFact(token, FactKind.EXITED, 0.0, why=why))
@@ -153,6 +162,7 @@ NODE_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "old_boot_is_adopted": ("6", "what another boot left is void", _old_boot_is_adopted),
     "run_id_certifies": ("6", "a new run id means: kill and prove empty", _run_id_certifies),
     "lost_directory_is_void": ("6", "a lost directory's tokens are proven dead", _lost_directory_is_void),
+    "shims_are_not_looked_for": ("6", "a shim without its directory is ended too", _shims_are_not_looked_for),
     "permission_never_expires": ("7", "no start on permission older than a minute", _permission_never_expires),
     "horizon_is_forgotten": ("7", "a token stopped here never starts here", _horizon_is_forgotten),
     "no_room_is_kept": ("8", "room for the last words is kept at accept", _no_room_is_kept),
