@@ -62,14 +62,14 @@ class Job:
     time_limit_s: float | None = None
     stop: JsonObject | None = None
     told: set[str] = field(default_factory=set[str])
+    untold: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     reported: set[FactKind] = field(default_factory=set[FactKind])
     watched: tuple[int, int] | None = None
 
     @property
     def quiet(self) -> bool:
         """Nothing is to be done or seen until its shim hints or ends."""
-        told = self.stop is None or "stop" in self.told
-        running = self.watched is not None and FactKind.READY in self.reported and told
+        running = self.watched is not None and FactKind.READY in self.reported and not self.untold
         return running or FactKind.EXITED in self.reported
 
 
@@ -179,10 +179,13 @@ class Jobs:
 
     async def _tell(self, job: Job, mark: str, name: str, value: JsonObject) -> None:
         """Write a file for the shim and hint it. Without room on the disk it is tried again when next looked at."""
+        job.untold[name] = value
         try:
             await self._dirs.write(job.token, name, value)
         except NoRoom:
             return
+        if job.untold.get(name) is value:
+            del job.untold[name]
         job.told.add(mark)
         await self._poke(job)
 
@@ -372,8 +375,9 @@ class Jobs:
         elif not alive and not await self._dirs.is_locked(token):
             self._judging.add(token)
             self._spawn(self._judge(job))
-        elif job.stop is not None and "stop" not in job.told:
-            await self._tell(job, "stop", jobdir.STOP, job.stop)
+        else:
+            for name, value in list(job.untold.items()):
+                await self._tell(job, name.removesuffix(".json"), name, value)
 
     async def _watched(self, job: Job) -> bool:
         """Whether the shim that `started` names lives; its end will be hinted."""
