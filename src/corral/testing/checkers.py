@@ -114,8 +114,9 @@ class Checkers:
                 self._violate("KE4", f"session {session} is running, and {token} has no `started` that says run")
 
     def _came_too_late(self, fact: dict[str, str]) -> bool:
-        """A result whose launch was proven lost with its directory, reported by an agent that had still seen it."""
-        return fact["kind"] == "result" and fact["token"] in self.records.forgotten
+        """A result whose launch was proven lost with its directory, or dead by an operator's word, before it came."""
+        confirmed = self._rows("SELECT 1 FROM kernel WHERE token = ? AND certificate = 'operator'", fact["token"])
+        return fact["kind"] == "result" and (bool(confirmed) or fact["token"] in self.records.forgotten)
 
     def _reports_are_true(self) -> None:
         """KE4 and KE5, for what this commit recorded."""

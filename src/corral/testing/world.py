@@ -25,7 +25,7 @@ from corral.testing.sim_world import Report, World
 from corral.testing.site import Focus
 
 CHUNK = 4
-ENOUGH = 1000  # seeds after which every kind of trouble and every rare path has been met
+ENOUGH = 3000  # seeds after which every kind of trouble and every rare path has been met
 RARE = (
     "agent.ended",
     "manager.pass_failed",
