@@ -197,7 +197,7 @@ class Jobs:
         """Stop a launch that is here: void it if nothing began, else have its shim end it."""
         self._point("agent.before_stop")
         job.stop = {"reason": stop.reason, "message": stop.message, "grace_s": stop.grace_s, "deadline": None}
-        job.told.discard("stop")
+        job.untold[jobdir.STOP] = job.stop
         await self._horizon.remember(job.token, stopped=True)
         await self._tell(job, "stop", jobdir.STOP, job.stop)
         if await self._dirs.decision(job.token) is None:
