@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -32,15 +33,26 @@ def until(look: Callable[[], T | None], what: str, patience_s: float = PATIENCE_
     raise AssertionError(f"never came to be: {what}")
 
 
+def removed(folder: str) -> bool:
+    """A cgroup stays busy for an instant after its last process is gone and its subfolders are removed."""
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
 class Zygote:
     """The agent's end of the wire (docs/node.md)."""
 
-    def __init__(self, crash: str | None = None) -> None:
+    def __init__(self, crash: str | None = None, first: Callable[[], object] | None = None) -> None:
         ours, theirs = socket.socketpair()
         env = {**os.environ, **({"CORRAL_CRASH": crash} if crash else {})}
         base = getattr(sys, "_base_executable", sys.executable)
         command = [base, "-S", "-E", zygote.__file__, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, preexec_fn=first)
         theirs.close()
         ours.settimeout(PATIENCE_S)
         self.channel = ours
@@ -85,7 +97,7 @@ class Node:
                 trees.remove_tree(self.containment, token)
         for folder in (self.containment.tree_root, self.containment.memory_root, self.containment.pids_root):
             if folder and os.path.isdir(folder):
-                os.rmdir(folder)
+                until(lambda folder=folder: removed(folder), f"{folder} empty")
 
     def tokens(self) -> list[str]:
         return [path.name for path in self.jobs.iterdir() if not path.name.startswith(".")]
@@ -153,8 +165,8 @@ class Node:
         return data
 
     def hint(self, token: str) -> None:
-        started = self.read(token, jobdir.STARTED)
-        if started:
+        started = self.read(token, jobdir.STARTED) or {}
+        if "pid" in started:
             trees.signal_exactly(started["pid"], started["start_time"], signal.SIGUSR1)
 
     def tell(self, token: str, name: str, **words: Any) -> None:

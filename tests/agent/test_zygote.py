@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+from array import array
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from corral.agent import jobdir
+from corral.agent.shimpool import MOST_LAUNCHES
 from tests.agent.node import Node, Zygote, until
 
 TOKEN = "1-k3f9x2m4qa-1-0"
@@ -78,13 +83,103 @@ def test_a_shim_stands_alone(node: Node) -> None:
     until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), "the command")
     assert os.getsid(pid) == pid
     kinds = [os.readlink(f"/proc/{pid}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{pid}/fd")]
-    assert "socket" not in kinds
+    assert kinds.count("socket") == 1  # by which the next launch comes
     status = Path(f"/proc/{pid}/status").read_text()
     assert "Name:\tcorral-shim\n" in status
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
         os.kill(pid, signum)
     node.tell(TOKEN, jobdir.STOP, reason="cancelled", grace_s=0)
     assert node.finish(TOKEN)["stopped"] == "cancelled"
+
+
+def launched(node: Node, token: str, *argv: str, **changes: Any) -> int:
+    """The pid of the shim that served a launch to its end."""
+    node.accept(token, *argv, **changes)
+    pid = node.spawn(token)["pid"]
+    node.finish(token)
+    until(lambda: not jobdir.probe_lock(node.folder(token)), "the shim free")
+    return pid
+
+
+def descriptors(pid: int) -> list[str]:
+    found = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return sorted(name.partition(":")[0] for name in found)
+
+
+def test_a_shim_whose_launch_ended_takes_the_next_as_if_it_were_new(node: Node) -> None:
+    report = "umask; ulimit -n; pwd; env | sort; ls /proc/self/fd | wc -l"
+    first = launched(node, "1-a-1-0", "sh", "-c", report, cwd="/", make_dirs=[])
+    before = descriptors(first)
+    limits = {
+        "limits": {"nofile": 77},
+        "env": {"PATH": "/usr/bin:/bin", "MORE": "1"},
+        "barrier": True,
+        "time_limit_s": 60,
+    }
+    token = "1-a-2-0"
+    node.accept(token, "sh", "-c", "umask 077; (sleep 1000 &) ; echo out; echo err >&2; exit 3", **limits)
+    assert node.spawn(token)["pid"] == first
+    node.wait_for(token, jobdir.READY)
+    node.tell(token, jobdir.GO, env={"MASTER_PORT": "1"})
+    assert node.finish(token)["exit_code"] == 3
+    assert launched(node, "1-a-3-0", "no-such-command") == first
+    assert node.result("1-a-3-0")["exit_code"] == 127
+    assert launched(node, "1-a-4-0", "sh", "-c", report, cwd="/", make_dirs=[]) == first
+    same = [node.output(token).replace(token.encode(), b"TOKEN") for token in ("1-a-1-0", "1-a-4-0")]
+    assert same[0] == same[1] and same[0]
+    until(lambda: descriptors(first) == before, "nothing left open")
+
+
+def test_a_shim_retires_in_its_time_and_nothing_is_lost(node: Node) -> None:
+    count = 2 * MOST_LAUNCHES + 10
+    served = Counter(launched(node, f"1-a-{number}-0", "true", cwd="/", make_dirs=[]) for number in range(count))
+    assert sum(served.values()) == count
+    assert max(served.values()) <= MOST_LAUNCHES
+
+
+def test_a_free_shim_that_was_killed_is_not_counted_on(node: Node) -> None:
+    first = launched(node, "1-a-1-0", "true")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{first}").exists(), "dead")
+    assert launched(node, "1-a-2-0", "true") != first
+
+
+def test_free_shims_go_after_a_while_and_with_their_zygote(node: Node) -> None:
+    first = launched(node, "1-a-1-0", "true")
+    until(lambda: not Path(f"/proc/{first}").exists(), "gone after a while")
+    second = launched(node, "1-a-2-0", "true")
+    node.zygote.kill()
+    until(lambda: not Path(f"/proc/{second}").exists(), "gone with its zygote")
+    node.zygote = Zygote()
+
+
+def test_commands_that_last_keep_no_launch_waiting(node: Node) -> None:
+    tokens = [f"1-a-{number}-0" for number in range(40)]
+    for token in tokens:
+        node.accept(token, "sleep", "1000", cwd="/", make_dirs=[])
+    node.zygote.send(*(node.request(token) for token in tokens))
+    pids = {node.zygote.answer()["pid"] for _ in tokens}
+    assert len(pids) == len(tokens)
+    for token in tokens:
+        node.wait_for(token, jobdir.STARTED)
+        node.tell(token, jobdir.STOP, reason="cancelled", grace_s=0)
+    for token in tokens:
+        node.finish(token)
+
+
+def ignore_some() -> None:
+    """As a parent may leave them: one that Python can name, and one that the C library keeps for itself."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ignored = array("Q", [1, 0, 0, 0])
+    number = {"x86_64": 13, "aarch64": 134}[os.uname().machine]
+    ctypes.CDLL(None).syscall(number, 32, ctypes.c_void_p(ignored.buffer_info()[0]), None, ctypes.c_size_t(8))
+
+
+def test_a_command_ignores_no_signal_that_the_agent_was_started_ignoring(node: Node) -> None:
+    node.zygote.close()
+    node.zygote = Zygote(first=ignore_some)
+    launched(node, TOKEN, "grep", "SigIgn", "/proc/self/status")
+    assert node.output(TOKEN).split() == [b"SigIgn:", b"0" * 16]
 
 
 def test_an_idle_shim_sleeps(node: Node) -> None:

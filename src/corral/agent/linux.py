@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 import struct
 from array import array
 
@@ -19,6 +20,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
 _SYS_CLONE3 = 435
+_SYS_SIGACTION = 13 if platform.machine() == "x86_64" else 134
+_LAST_SIGNAL, _UNCHANGEABLE = 64, (9, 19)
 _CLONE_INTO_CGROUP = 0x200000000
 _CLONE_NEWNS = 0x00020000
 _SIGCHLD = 17
@@ -50,6 +53,14 @@ def fork_into_cgroup(cgroup_fd: int) -> int:
     args = array("Q", [_CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd])
     pid = _libc_locked.syscall(ctypes.c_long(_SYS_CLONE3), _address(args), ctypes.c_size_t(88))
     return _checked(pid, "clone3")
+
+
+def stop_ignoring() -> None:
+    """Take every signal's default again: also those two that the C library keeps for itself and does not let us set."""
+    default = array("Q", [0] * 8)
+    for signum in range(1, _LAST_SIGNAL + 1):
+        if signum not in _UNCHANGEABLE:
+            _libc.syscall(ctypes.c_long(_SYS_SIGACTION), signum, _address(default), None, ctypes.c_size_t(8))
 
 
 def set_parent_death_signal(signum: int) -> None:

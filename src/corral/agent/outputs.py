@@ -42,10 +42,13 @@ class Outputs:
         if data:
             self._pipes[reader].write(data)
             return len(data)
-        self._poll.unregister(reader)
-        os.close(reader)
-        del self._pipes[reader]
+        self._drop(reader)
         return 0
+
+    def _drop(self, reader: int) -> None:
+        if self._pipes.pop(reader, None) is not None:
+            self._poll.unregister(reader)
+            os.close(reader)
 
     def close(self) -> dict[str, LogEnd]:
         """Take what is left, without waiting and within bounds: one who is not of the tree may hold a pipe open."""
@@ -53,6 +56,7 @@ class Outputs:
             left = _LAST_BYTES
             while left > 0 and (taken := self.take(reader)):
                 left -= taken
+            self._drop(reader)
         for log in self._logs.values():
             log.close()
         return {stem: LogEnd(log.end, log.lost) for stem, log in self._logs.items()}

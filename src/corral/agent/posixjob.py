@@ -384,6 +384,14 @@ class PosixJob:
     def wall_s(self) -> float:
         return round(time.time(), 6)
 
+    def close(self) -> None:
+        """Let go of everything, the lock last: from then on nobody answers for this launch."""
+        if self._port:
+            self._port.close()
+        for fd in (self._report, self._timer, self._lock):
+            if fd is not None:
+                os.close(fd)
+
     def leave_traceback(self) -> None:
         self._leave_trouble("shim_failed", traceback.format_exc()[-2000:])
 
@@ -393,14 +401,14 @@ def open_signals() -> int:
     return linux.open_signalfd(_HEARD_SIGNALS)
 
 
-def run_shim(job: PosixJob) -> int:
-    """The whole life of a forked shim; its exit status is for nobody."""
+def run_shim(job: PosixJob) -> bool:
+    """One launch from its decision to its proven end; False where something unforeseen came between."""
     try:
         drive(supervise(job))
     except BaseException:
         job.leave_traceback()
-        return 1
-    return 0
+        return False
+    return True
 
 
 def _cannot(code: str, error: OSError) -> CannotStart:

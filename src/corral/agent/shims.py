@@ -34,7 +34,7 @@ class ZygoteShims:
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
-        self._watching: dict[tuple[int, int], int] = {}
+        self._watching: dict[tuple[int, int], tuple[int, set[str]]] = {}
         self._hints = _datagram_socket(notify)
         self._loop.add_reader(self._hints, self._take_hints)
 
@@ -113,6 +113,7 @@ class ZygoteShims:
     def _watch(self, token: str, pid: int, start_time: int) -> bool:
         key = (pid, start_time)
         if key in self._watching:
+            self._watching[key][1].add(token)  # one shim, one launch after the other
             return True
         try:
             fd = os.pidfd_open(pid)
@@ -121,15 +122,16 @@ class ZygoteShims:
         if jobdir.start_time_of(pid) != start_time or _ended(fd):
             os.close(fd)
             return False
-        self._watching[key] = fd
-        self._loop.add_reader(fd, self._shim_ended, token, key)
+        self._watching[key] = (fd, {token})
+        self._loop.add_reader(fd, self._shim_ended, key)
         return True
 
-    def _shim_ended(self, token: str, key: tuple[int, int]) -> None:
-        fd = self._watching.pop(key)
+    def _shim_ended(self, key: tuple[int, int]) -> None:
+        fd, tokens = self._watching.pop(key)
         self._loop.remove_reader(fd)
         os.close(fd)
-        self._change(token)
+        for token in tokens:
+            self._change(token)
 
     async def poke(self, pid: int, start_time: int) -> None:
         trees.signal_exactly(pid, start_time, signal.SIGUSR1)

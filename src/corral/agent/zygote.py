@@ -28,9 +28,13 @@ if __name__ == "__main__":
 
 import _socket
 import contextlib
+import itertools
 import json
 import resource
+import select
 import signal
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
@@ -38,6 +42,7 @@ from corral.agent.birthplan import Inherited
 from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import Permission
 from corral.agent.posixjob import BLOCKED_SIGNALS, PosixJob, open_signals, run_shim
+from corral.agent.shimpool import MOST_LAUNCHES, Shim, ShimPool, new_link, next_request
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16
@@ -67,12 +72,29 @@ def serve(channel: _socket.socket) -> None:
     """Answer every line until the agent's end closes."""
     nursery = Nursery(_settle(), open_signals(), jobdir.boot_id(), os.environ.get("CORRAL_CRASH"))
     crash = CrashPlan(nursery.crash)
-    waiting = b""
-    while chunk := _receive(channel):
-        *lines, waiting = (waiting + chunk).split(b"\n")
-        answers = [_answer(line, nursery, crash) for line in lines if line.strip()]
-        if answers:
-            _send(channel, b"".join(json.dumps(answer).encode() + b"\n" for answer in answers))
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    pool = ShimPool(lambda request: _fork(request, nursery, crash), poll, len(os.sched_getaffinity(0)))
+    lines: deque[bytes] = deque()
+    rest = b""
+    while True:
+        ready = [fd for fd, _ in poll.poll(_patience_ms(pool, lines))]
+        for fd in ready:
+            if fd != channel.fileno():
+                pool.hear(fd)
+        if channel.fileno() in ready:
+            chunk = _receive(channel)
+            if not chunk:
+                return
+            *whole, rest = (rest + chunk).split(b"\n")
+            lines.extend(line for line in whole if line.strip())
+        while lines and not pool.wait_s():
+            _send(channel, json.dumps(_answer(lines.popleft(), pool)).encode() + b"\n")
+
+
+def _patience_ms(pool: ShimPool, lines: Sequence[bytes]) -> float | None:
+    instants = [pool.thin_out(), pool.wait_s() if lines else None]
+    return min((1000 * seconds for seconds in instants if seconds is not None), default=None)
 
 
 def _receive(channel: _socket.socket) -> bytes:
@@ -91,43 +113,79 @@ def _send(channel: _socket.socket, data: bytes) -> None:
             return  # the agent is gone; the next receive says so
 
 
-def _answer(line: bytes, nursery: Nursery, crash: CrashPlan) -> dict[str, Any]:
+def _answer(line: bytes, pool: ShimPool) -> dict[str, Any]:
     try:
         request: dict[str, Any] = json.loads(line)
         folder = str(request["jobdir"])
-        job = _job(request, folder, nursery)
+        _permission_in(request)
     except (ValueError, KeyError, TypeError) as error:
         return {"error": f"a request needs jobdir, run_id and node_epoch: {type(error).__name__} {error}"}
+    try:
+        shim = pool.take(line)
+    except OSError as error:
+        return {"jobdir": folder, "error": f"fork: {error.strerror}"}
+    return {"jobdir": folder, "pid": shim.pid, "start_time": shim.start_time}
+
+
+def _permission_in(request: dict[str, Any]) -> tuple[str, int]:
+    return str(request["run_id"]), int(request["node_epoch"])
+
+
+def _job(line: bytes, nursery: Nursery) -> PosixJob:
+    request: dict[str, Any] = json.loads(line)
+    permission = Permission(nursery.boot_id, *_permission_in(request))
+    crash = request.get("crash") or nursery.crash
+    return PosixJob(request["jobdir"], permission, crash, nursery.inherited, nursery.signals)
+
+
+def _fork(request: bytes, nursery: Nursery, crash: CrashPlan) -> Shim:
+    """A new shim for this request. All that can be made before the fork is: here it costs no page."""
+    job = _job(request, nursery)
+    job.read_ahead()
+    ours, theirs = new_link()
     crash.pass_by("zygote.before_fork")
     try:
         pid = os.fork()
-    except OSError as error:
-        return {"jobdir": folder, "error": f"fork: {error.strerror}"}
-    if pid == 0:
-        _become_shim(job, nursery.signals)
+        if pid == 0:
+            _become_shim(job, theirs.fileno(), nursery)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     crash.pass_by("zygote.after_fork")
-    return {"jobdir": folder, "pid": pid, "start_time": jobdir.start_time_of(pid)}
+    return Shim(pid, jobdir.start_time_of(pid), ours)
 
 
-def _job(request: dict[str, Any], folder: str, nursery: Nursery) -> PosixJob:
-    """All that can be made before the fork is: here it costs no page."""
-    permission = Permission(nursery.boot_id, str(request["run_id"]), int(request["node_epoch"]))
-    job = PosixJob(folder, permission, request.get("crash") or nursery.crash, nursery.inherited, nursery.signals)
-    job.read_ahead()
-    return job
-
-
-def _become_shim(job: PosixJob, signals: int) -> None:
+def _become_shim(job: PosixJob, link: int, nursery: Nursery) -> None:
     code = 1
     try:
         os.setsid()
-        os.closerange(3, signals)
-        os.closerange(signals + 1, _MOST_FILES)
+        for first, beyond in _all_but(link, nursery.signals):
+            os.closerange(first, beyond)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         linux.set_name("corral-shim")
-        code = run_shim(job)
+        code = _serve_launches(job, _socket.socket(fileno=link), nursery)
     finally:
         os._exit(code)
+
+
+def _all_but(*kept: int) -> list[tuple[int, int]]:
+    bounds = [2, *sorted(kept), _MOST_FILES]
+    return [(low + 1, high) for low, high in itertools.pairwise(bounds)]
+
+
+def _serve_launches(job: PosixJob, link: _socket.socket, nursery: Nursery) -> int:
+    """The whole life of a shim: one launch after the other, each to its proven end."""
+    for left in reversed(range(MOST_LAUNCHES)):
+        if not run_shim(job):
+            return 1
+        job.close()
+        request = next_request(link) if left else None  # who says that it is free has to take what comes
+        if request is None:
+            break
+        job = _job(request, nursery)
+    return 0
 
 
 def _settle() -> Inherited:
@@ -135,6 +193,7 @@ def _settle() -> Inherited:
     with contextlib.suppress(PermissionError):
         os.setsid()
     linux.set_name("corral-zygote")
+    linux.stop_ignoring()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     os.umask(0o022)
