@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import hashlib
 import itertools
 import os
 import signal
@@ -16,13 +15,15 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 import uvicorn
 
 from corral.api.app import create_app
+from corral.api.credentials import digest_of
 from corral.clock import SystemClock, SystemIds
+from corral.datadir import make_folder, token_in, write_login
 from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.observe import configure_logging
@@ -35,6 +36,7 @@ from corral.store import PostgresStore, SqliteStore, open_store, upgrade
 
 STOP_WAIT_S = 10.0
 AGENT_RESTART_S = 1.0
+AGENT_MISSET = 2  # what an agent exits with when another try cannot help
 ALL_ENDED_WAIT_S = 120.0
 POLL_S = 0.1
 CRASH_POINTS = ("manager.before_commit", "manager.after_commit")
@@ -82,20 +84,26 @@ async def _manager(settings: ManagerSettings) -> None:
 async def _up(settings: UpSettings) -> None:
     clock, ids = SystemClock(), SystemIds()
     data_dir = settings.data_dir
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (data_dir, *(_state_dir(settings, name) for name in node_names(settings))):
+        make_folder(folder, "--data-dir")
+    tokens = _tokens(data_dir / "admin.token", ids, "--data-dir")
     database = f"sqlite:///{data_dir.resolve() / 'corral.db'}"
     upgrade(database)
     store = open_store(database, clock, ids, _crash_point())
+    refused: dict[str, Fault] = {}
     try:
         listening = _bind(settings.listen)
         url = _url_of(listening)
-        admin = await _ensure_credentials(store, ids, data_dir / "admin.token")
-        _write_login(data_dir, url, admin)
-        if settings.login:
-            _write_login(_user_config(), url, admin)
-        async with _serving(store, clock, ids, listening, url) as stopped, _agents(settings, url, clock):
-            await _all_registered(store, clock, settings, stopped)
+        await _store_credentials(store, tokens)
+        write_login(data_dir, url, tokens.admin)
+        async with (
+            _serving(store, clock, ids, listening, url, refused) as stopped,
+            _agents(settings, url, clock, refused),
+        ):
+            await _all_registered(store, clock, settings, refused, stopped)
             if not stopped.is_set():
+                if settings.login:
+                    write_login(_user_config(), url, tokens.admin)
                 print(f"ready {url}", flush=True)
             await stopped.wait()
             if settings.stop_sessions:
@@ -109,16 +117,23 @@ async def _up(settings: UpSettings) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    store: SqliteStore | PostgresStore, clock: SystemClock, ids: SystemIds, listening: socket.socket, url: str
+    store: SqliteStore | PostgresStore,
+    clock: SystemClock,
+    ids: SystemIds,
+    listening: socket.socket,
+    url: str,
+    refused: dict[str, Fault] | None = None,
 ) -> AsyncGenerator[asyncio.Event]:
-    """The loops and the HTTP server, running; the event is set when a signal asks to stop."""
+    """The loops and the HTTP server, running; the event is set when a signal asks to stop. `refused` is kept as
+    `create_app` says."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     member = ids.nonce()[:12]
     loops = Loops(manager_loops(store, member, url), store.wakeups, clock, _report)
-    app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped)
+    app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped,
+                     refused=refused)  # fmt: skip
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = _Server(config)
     tasks = [
@@ -191,9 +206,16 @@ def _url_of(listening: socket.socket) -> str:
 # --- credentials: one static admin token and one agent token, made at first start
 
 
+class Tokens(NamedTuple):
+    admin: str
+    agents: str
+
+
 async def _credentials_of_manager(store: Store, ids: SystemIds, settings: ManagerSettings) -> None:
     if settings.token_file is not None:
-        await _ensure_credentials(store, ids, settings.token_file.absolute())
+        file = settings.token_file.absolute()
+        make_folder(file.parent, "--token-file")
+        await _store_credentials(store, _tokens(file, ids, "--token-file"))
     elif not await store.read("credentials", lambda reads: reads.has_credentials()):
         raise Refused(
             "no_credentials",
@@ -201,46 +223,22 @@ async def _credentials_of_manager(store: Store, ids: SystemIds, settings: Manage
         )
 
 
-async def _ensure_credentials(store: Store, ids: SystemIds, admin_file: Path) -> str:
+def _tokens(admin_file: Path, ids: SystemIds, option: str) -> Tokens:
     """The administrator's token, made at the first start in `admin_file`, and the agents' in `agent.token` beside it;
     both readable by us alone."""
-    admin_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    admin = _read_or_make(admin_file, ids)
-    agent = _read_or_make(admin_file.with_name("agent.token"), ids)
+    agent_file = admin_file.with_name("agent.token")
+    tokens = Tokens(token_in(admin_file, ids.secret, option), token_in(agent_file, ids.secret, option))
+    if tokens.admin == tokens.agents:
+        raise Refused("same_tokens", f"{admin_file} and {agent_file} hold the same token; every node would be admin")
+    return tokens
 
+
+async def _store_credentials(store: Store, tokens: Tokens) -> None:
     def add(tx: Tx) -> None:
-        tx.add_credential("admin", "admin", digest_of(admin))
-        tx.add_credential("agents", "agent", digest_of(agent))
+        tx.add_credential("admin", "admin", digest_of(tokens.admin))
+        tx.add_credential("agents", "agent", digest_of(tokens.agents))
 
     await store.tx("credentials", add)
-    return admin
-
-
-def digest_of(token: str) -> str:
-    """What is stored of a bearer token."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _read_or_make(path: Path, ids: SystemIds) -> str:
-    if path.exists():
-        return path.read_text().strip()
-    token = ids.secret()
-    _write_private(path, token + "\n")
-    return token
-
-
-def _write_private(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text)
-    partial.replace(path)
-
-
-def _write_login(folder: Path, url: str, token: str) -> None:
-    """The client's configuration: where the control plane is, and the token for it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_private(folder / "client.toml", f'url = "{url}"\ntoken = "{token}"\n')
 
 
 def _user_config() -> Path:
@@ -251,10 +249,12 @@ def _user_config() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _agents(settings: UpSettings, url: str, clock: SystemClock) -> AsyncGenerator[None]:
+async def _agents(
+    settings: UpSettings, url: str, clock: SystemClock, refused: dict[str, Fault]
+) -> AsyncGenerator[None]:
     """One agent process per node, started again when it ends; told to end, with their jobs left alone, at the end."""
     names = node_names(settings)
-    keepers = [asyncio.create_task(_keep_agent(settings, name, url, clock), name=name) for name in names]
+    keepers = [asyncio.create_task(_keep_agent(settings, name, url, clock, refused), name=name) for name in names]
     try:
         yield
     finally:
@@ -267,11 +267,13 @@ def node_names(settings: UpSettings) -> list[str]:
     return [f"node-{number}" for number in range(1, settings.nodes + 1)]
 
 
-async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemClock) -> None:
-    state = settings.data_dir.resolve() / "nodes" / name
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _state_dir(settings: UpSettings, name: str) -> Path:
+    return settings.data_dir.resolve() / "nodes" / name
+
+
+async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemClock, refused: dict[str, Fault]) -> None:
     options = ["--manager", url, "--token-file", str(settings.data_dir.resolve() / "agent.token")]
-    options += ["--name", name, "--state-dir", str(state)]
+    options += ["--name", name, "--state-dir", str(_state_dir(settings, name))]
     options += ["--keeper", str(os.getpid())]
     options += [word for label in settings.labels for word in ("--label", label)]
     for option, value in (("--simulate-gpus", settings.simulate_gpus), ("--cpus", settings.cpus),
@@ -288,19 +290,40 @@ async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemCl
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(agent.wait(), STOP_WAIT_S)
             raise
+        if code == AGENT_MISSET:
+            refused[name] = Refused("agent_misset", f"the agent of {name} cannot run; its own line above says why")
         log.warning("agent ended; starting it again", node=name, code=code)
         await clock.sleep(AGENT_RESTART_S)
 
 
-async def _all_registered(store: Store, clock: SystemClock, settings: UpSettings, stopped: asyncio.Event) -> None:
-    """Wait until this start's agents have registered, so that `ready` means ready."""
+async def _all_registered(
+    store: Store, clock: SystemClock, settings: UpSettings, refused: dict[str, Fault], stopped: asyncio.Event
+) -> None:
+    """Wait until this start's agents have registered, so that `ready` means ready. `Refused` when one never can."""
     started = clock.seconds()
     names = set(node_names(settings))
+    told: dict[str, Fault] = {}
     while not stopped.is_set():
         known = await store.read("nodes", lambda reads: reads.nodes())
         if names <= {node.name for node in known.values() if node.registered_at >= started - 1}:
             return
+        for name in sorted(names & refused.keys() - told.keys()):
+            told[name] = refused[name]
+            _refuse_what_lasts(settings, name, refused[name])
+            log.warning("node is not taken yet", node=name, why=refused[name].message)
         await clock.sleep(POLL_S)
+
+
+def _refuse_what_lasts(settings: UpSettings, name: str, why: Fault) -> None:
+    if why.code == "agent_misset":
+        raise why
+    if why.code == "hardware_changed":
+        raise Refused(
+            "data_moved",
+            f"the data in {settings.data_dir} was made in another place or on another machine, and {name} is the node "
+            "there: its sessions may still run. Start it where it was, or choose an empty --data-dir",
+            subject=str(settings.data_dir),
+        )
 
 
 async def _stop_sessions(store: Store, clock: SystemClock) -> None:

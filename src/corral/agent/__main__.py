@@ -10,10 +10,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -47,6 +47,8 @@ SWEEP_S = 3600.0
 HINTS = "hints"
 LONGEST_SOCKET_PATH = 107
 
+T = TypeVar("T")
+
 log = structlog.get_logger()
 
 
@@ -70,16 +72,24 @@ class AgentSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; 0 after SIGTERM, 1 or 2 with one line on stderr otherwise."""
+    try:
+        start(_parser().parse_args(argv))
+    except Fault as error:
+        print(f"corral agent: {error.message}", file=sys.stderr)
+        return 2 if isinstance(error, Invalid) else 1
+    return 0
+
+
+def start(given: argparse.Namespace) -> None:
+    """Run until told to stop. Every reason why it cannot is a `Fault` in one line."""
     configure_logging()
     try:
-        run_agent(_settings(_parser().parse_args(argv)))
-    except Invalid as error:
-        print(f"corral agent: {error.message}", file=sys.stderr)
-        return 2
-    except (Fault, OSError, NoRoom, Unsafe) as error:
-        print(f"corral agent: {error}", file=sys.stderr)
-        return 1
-    return 0
+        run_agent(settings_of(given))
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        raise Fault("cannot_run", f"{where}{error.strerror or error}") from error
+    except (NoRoom, Unsafe) as error:
+        raise Fault("cannot_run", str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,15 +109,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(given: argparse.Namespace) -> AgentSettings:
-    try:
-        token = given.token_file.read_text().strip()
-    except OSError as error:
-        raise Invalid("bad_token_file", f"--token-file {given.token_file}: {error.strerror}") from None
+def settings_of(given: argparse.Namespace) -> AgentSettings:
+    """What was given, checked; `Invalid` names the option that makes no sense."""
+    token = _token(given.token_file)
     for what, name in (("name", given.name), ("group", given.group)):
         if not NAME.match(name):
             raise Invalid("bad_name", f"--{what} {name!r}: letters, digits, '.', '_' and '-', at most 128 of them")
+    if not re.fullmatch("[A-Za-z0-9_.:-]+", given.address):
+        raise Invalid("bad_address", f"--address {given.address[:80]!r} is not a host name or address")
     labels = dict(_label(text) for text in given.label)
+    _amount("--simulate-gpus", parse_fleet, given.simulate_gpus)
     return AgentSettings(
         managers=_managers(given.manager),
         token=token,
@@ -118,10 +129,29 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         labels=labels,
         group=given.group,
         simulate_gpus=given.simulate_gpus,
-        cpu_milli=parse_cpu_milli(given.cpus) if given.cpus else None,
-        memory_mib=parse_memory_mib(given.memory) if given.memory else None,
+        cpu_milli=_amount("--cpus", parse_cpu_milli, given.cpus),
+        memory_mib=_amount("--memory", parse_memory_mib, given.memory),
         keeper=given.keeper,
     )
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise Invalid("bad_token_file", f"--token-file {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, ValueError):
+        token = ""
+    if not re.fullmatch("[!-~]+", token):
+        raise Invalid("bad_token_file", f"--token-file {path} holds no token; copy a manager's agent.token there")
+    return token
+
+
+def _amount(option: str, parse: Callable[[str], T], value: str | None) -> T | None:
+    try:
+        return None if value is None else parse(value)
+    except Invalid as error:
+        raise Invalid(error.code, f"{option}: {error.message}", subject=option) from None
 
 
 def _managers(text: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
 from corral.api.relay import DIAL_WAIT_S, Relay
 from corral.api.routes import blobs, cluster, events, health, logs, sessions, stories, verbs
 from corral.api.routes.agents import agent_routes
+from corral.model.faults import Fault
 from corral.observe import Measured, Metrics
 from corral.ports import Clock, Ids, Store
 from corral.reconcile.loop import LoopHealth, Loops
@@ -40,8 +41,10 @@ def create_app(
     json_limit_bytes: int = JSON_LIMIT_BYTES,
     upload_limit_bytes: int = UPLOAD_LIMIT_BYTES,
     dial_wait_s: float = DIAL_WAIT_S,
+    refused: dict[str, Fault] | None = None,
 ) -> FastAPI:
-    """The ASGI application of one manager. `url` is where agents reach it; `stopping`, once set, ends every wait."""
+    """The ASGI application of one manager. `url` is where agents reach it; `stopping`, once set, ends every wait;
+    `refused` is filled with the nodes whose last registration was refused, and why."""
     metrics = Metrics()
     measured = Measured(store, metrics, clock)
     health_of: Callable[[], Sequence[LoopHealth]] = loops.health if loops is not None else tuple
@@ -51,7 +54,17 @@ def create_app(
     relay = Relay(measured, ids, url, dial_wait_s)
     credentials = Credentials(measured, clock)
     app.state.context = Context(
-        measured, clock, ids, url, by, metrics, relay, credentials, stopping or asyncio.Event(), health_of
+        measured,
+        clock,
+        ids,
+        url,
+        by,
+        metrics,
+        relay,
+        credentials,
+        stopping or asyncio.Event(),
+        health_of,
+        {} if refused is None else refused,
     )
     app.router.route_class = PolicyRoute
     problems.install(app)

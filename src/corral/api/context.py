@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from corral.api.credentials import Credentials
 from corral.api.relay import Relay
+from corral.model.faults import Fault
 from corral.observe import Metrics
 from corral.ports import Clock, Ids, Store
 from corral.reconcile.loop import LoopHealth
@@ -19,7 +20,8 @@ from corral.reconcile.loop import LoopHealth
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`url` is how agents reach this very manager, `by` its name in what it writes; `stopping` is set once it ends."""
+    """`url` is how agents reach this very manager, `by` its name in what it writes; `stopping` is set once it ends;
+    `refused` holds the nodes that this manager did not take at their last try, and why."""
 
     store: Store
     clock: Clock
@@ -31,6 +33,7 @@ class Context:
     credentials: Credentials
     stopping: asyncio.Event
     loops: Callable[[], Sequence[LoopHealth]]
+    refused: dict[str, Fault]
 
 
 def context_of(connection: HTTPConnection) -> Context:

@@ -38,6 +38,12 @@ class Application(click.Group):
         return getattr(module, cmd_name.replace("-", "_"))
 
 
+_LOCAL: dict[type[Exception], str] = {
+    UnicodeError: "text that is not valid UTF-8; pass such bytes in a file",
+    RecursionError: "what was given is nested too deeply",
+    MemoryError: "there is not enough memory for this",
+}
+
 app = Application(
     "corral",
     help="Run sessions on machines with GPUs, each at most once, and see the proof.",
@@ -81,9 +87,23 @@ def _code_of(arguments: list[str]) -> int:
         return exits.code_of(fault)
     except BrokenPipeError:
         raise
-    except (OSError, RecursionError, MemoryError, UnicodeError) as error:
-        tell(Fault("local_error", one_line(f"{type(error).__name__}: {error}")), as_json=as_json)
+    except Exception as error:
+        if os.environ.get("CORRAL_TRACEBACK"):
+            raise
+        tell(_local(error), as_json=as_json)
         return exits.ERROR
+
+
+def _local(error: Exception) -> Fault:
+    """What this machine would not do, in its own words; what nobody foresaw is a fault of ours."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return Fault("local_error", one_line(f"{place}{error.strerror}"))
+    for kind, words in _LOCAL.items():
+        if isinstance(error, kind):
+            return Fault("local_error", words)
+    why = f"{type(error).__name__}: {error}"
+    return Fault("internal", one_line(f"a fault of corral itself ({why}); CORRAL_TRACEBACK=1 shows where"))
 
 
 def _run(arguments: list[str]) -> int:

@@ -13,11 +13,12 @@ from corral.api.context import Context, Here, context_of
 from corral.api.parking import Parking
 from corral.api.policy import Policy, admit, allow, routes
 from corral.api.relay import PATH
-from corral.model.faults import Fault
+from corral.model.faults import Fault, Refused
 from corral.ports import node_channel
 from corral.reconcile import exchange as reconcile
 
 LONGEST_PARK_S = 30.0
+MOST_REFUSED = 1000
 MEDIA_TYPE = "application/json"
 
 
@@ -30,7 +31,13 @@ def agent_routes() -> APIRouter:
     @allow(Policy.AGENT)
     async def register(here: Here, request: Request) -> Response:
         message = wire.decode(await request.body(), wire.Registration)
-        registered = await here.store.tx("register", lambda tx: reconcile.register(tx, message, here.by))
+        try:
+            registered = await here.store.tx("register", lambda tx: reconcile.register(tx, message, here.by))
+        except Refused as why:
+            if message.name in here.refused or len(here.refused) < MOST_REFUSED:
+                here.refused[message.name] = why
+            raise
+        here.refused.pop(message.name, None)
         return Response(wire.encode(registered), media_type=MEDIA_TYPE)
 
     @router.post("/api/v1/agent/exchange", include_in_schema=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import click
 
 from corral.cli import exits
 from corral.cli.terminal import tell
-from corral.cli.verbs import SETTINGS, argument, option, path
+from corral.cli.verbs import SETTINGS, option, path
 from corral.model.faults import Fault, Invalid
 from corral.settings import DEFAULT_LISTEN, ManagerSettings, UpSettings, parse_listen
 
@@ -85,15 +86,27 @@ def manager(database: str, listen: str, url: str | None, token_file: Path | None
 
 @process(
     "agent",
-    argument("words", "[OPTION]...", nargs=-1, type=click.UNPROCESSED),
-    context_settings={"ignore_unknown_options": True},
-    add_help_option=False,
+    option("--manager", required=True, metavar="URL[,URL…]", help="The managers; the next when one does not answer."),
+    option("--token-file", required=True, type=path(), metavar="FILE", help="File with the agents' token."),
+    option("--name", required=True, metavar="NAME", help="The node's name."),
+    option("--state-dir", required=True, type=path(), metavar="DIR", help="Durable state, logs and workspaces."),
+    option("--run-dir", type=path(), metavar="DIR", help="Job directories; default on a tmpfs where there is one."),
+    option("--address", default="127.0.0.1", metavar="HOST", help="Where other ranks reach this one (MASTER_ADDR)."),
+    option("--label", multiple=True, metavar="K=V", help="A label of the node (may be repeated)."),
+    option("--group", default="default", metavar="NAME", help="The resource group it belongs to."),
+    option("--simulate-gpus", metavar="SPEC", help="4xA100:80GB."),
+    option("--cpus", metavar="N", help="CPUs to offer; default what is here."),
+    option("--memory", metavar="SIZE", help="Memory to offer; default what is here."),
+    option("--keeper", type=click.IntRange(1), metavar="PID", help="End when this process, which started it, is gone."),
 )
-def agent(words: tuple[str, ...]) -> int:
-    """Run this machine's agent (`corral agent --help` for its options)."""
-    from corral.agent.__main__ import main
+def agent(**values: Any) -> None:
+    """Run this machine's agent: it starts what the managers say, and tells them how it ended.
 
-    return main(words)
+    Stopping it leaves running sessions running; the next start on the same directories finds them again.
+    """
+    from corral.agent.__main__ import start
+
+    start(argparse.Namespace(**values))
 
 
 @process("upgrade", DATABASE)
