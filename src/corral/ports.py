@@ -215,6 +215,11 @@ class Tx(Reads, Protocol):
         """Write each guarded change with its history; the ids that took. Ends or reopens attempts with it."""
         ...
 
+    def set_aside(self, session_id: str) -> str | None:
+        """Make a row that cannot be read one that can: what stood for its spec is kept as content, whose digest is the
+        answer, and a stand-in that may not run again takes its place. None: there is no such session."""
+        ...
+
     def set_spec(self, session_id: str, spec: SessionSpec) -> None: ...
     def note_refusals(self, refusals: Mapping[str, str]) -> None:
         """Why these pending sessions do not start, each as JSON text."""

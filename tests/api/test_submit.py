@@ -211,3 +211,20 @@ def test_a_record_that_cannot_be_read_says_so_and_hurts_no_other(face: Face) -> 
     doctor = face.get("/api/v1/doctor")
     assert not doctor["ok"]
     assert broken in [finding["subject"] for finding in doctor["findings"]]
+
+
+def test_an_operator_ends_a_session_whose_record_cannot_be_read(face: Face) -> None:
+    broken = face.submit(as_="ann")["id"]
+    face.tx(lambda tx: tx._connection.rows(f"UPDATE session SET spec = '{{' WHERE id = '{broken}' RETURNING id"))  # pyright: ignore
+    (found,) = [one for one in face.get("/api/v1/doctor")["findings"] if one["subject"] == broken]
+    assert f"`corral cancel {broken}`" in found["message"]
+    path = f"/api/v1/sessions/{broken}"
+    for verb in ("hold", "release", "requeue"):
+        assert problem(face.request("POST", f"{path}/{verb}")) == (409, "broken_record")
+    assert problem(face.request("POST", f"{path}/cancel", "bob")) == (404, "no_such_session")
+    ended = face.post(f"/api/v1/sessions/{broken[:6]}/cancel")
+    assert (ended["phase"], ended["outcome"], ended["exit_code"], ended["owner"]) == ("ended", "cancelled", 130, "ann")
+    assert face.get("/api/v1/doctor")["ok"]
+    assert ids(face) == [broken]
+    assert [one["fact"] for one in face.get(f"{path}/history")][:3] == ["submitted", "set_aside", "cancel"]
+    assert problem(face.request("POST", f"{path}/requeue")) == (409, "broken_record")

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from corral.model.faults import Refused
+from corral.model.invariants import check, gather
 from corral.ports import SessionFilter, Store
+from corral.reconcile.intents import cancel, requeue
 from corral.reconcile.sessions import sweep_due
 from corral.testing.builders import BY, Play, spec, whole_run
 
@@ -78,5 +81,40 @@ def test_a_session_that_breaks_while_it_runs_does_not_stop_its_node(store: Store
         (kernel,) = await play.kernels(broken)
         assert kernel.certificate is not None, "what its node reported is kept"
         assert [o.token for o in (await play.exchange("n1", have=0)).orders] == []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", BREAKAGES)
+@pytest.mark.parametrize("begun", [False, True], ids=["waiting", "running"])
+def test_a_cancel_leads_a_session_that_cannot_be_read_to_its_end(
+    store: Store, direct: Sql, how: str, begun: bool
+) -> None:
+    async def body() -> None:
+        play = Play(store)
+        await play.join("n1")
+        (id_,) = await (play.submit_and_claim(spec(name="mine")) if begun else play.submit(spec(name="mine")))
+        token = (await play.tokens([id_]))[0] if begun else ""
+        if begun:
+            await play.exchange("n1")
+            await play.exchange("n1", *whole_run(token)[:2])
+        direct(BREAKAGES[how].replace("{id}", id_))
+        assert (await store.tx("cancel", lambda tx: cancel(tx, id_, "user:admin"))).wanted == "stop"
+        if begun:
+            assert (await play.session(id_)).phase == "stopping", "its launch is not proven dead"
+            (order,) = (await play.exchange("n1", have=0)).orders
+            assert (order.token, order.stop is not None, order.launch) == (token, True, None)
+            await play.exchange("n1", *whole_run(token)[2:])
+        ended = await play.session(id_)
+        assert (ended.phase, ended.spec.name, ended.spec.ranks) == ("ended", "mine", 1)
+        assert await store.read("broken", lambda reads: reads.broken([id_])) == {}
+        story = [row.entry for row in await store.read("history", lambda reads: reads.history(id_))]
+        (aside,) = [entry for entry in story if entry.fact == "set_aside"]
+        kept = await store.read("kept", lambda reads: reads.blob(str(aside.detail["kept"])))
+        assert kept is not None
+        assert (kept in (b"{", b"[1]", b"")) == how.startswith("spec"), "what could not be read is kept as it was"
+        assert check(gather(await store.read("all", lambda reads: list(reads.ledger())))) == []
+        with pytest.raises(Refused, match="submit it anew"):
+            await store.tx("requeue", lambda tx: requeue(tx, id_, "0000000000", "user:admin"))
 
     asyncio.run(body())

@@ -10,6 +10,7 @@ from corral.ports import Reads
 
 SHORTEST = 4
 MOST_CANDIDATES = 5
+BROKEN = "broken_record"
 
 
 def find(reads: Reads, caller: Caller, text: str) -> Session:
@@ -29,6 +30,16 @@ def find(reads: Reads, caller: Caller, text: str) -> Session:
     return found[0]
 
 
+def find_id(reads: Reads, caller: Caller, text: str) -> str:
+    """The id of the one session meant, though its record cannot be read, for whoever sees everyone's."""
+    try:
+        return find(reads, caller, text).id
+    except Refused as fault:
+        if fault.code != BROKEN or fault.subject is None:
+            raise
+        return fault.subject
+
+
 def no_such_session(text: str) -> NotFound:
     return NotFound(
         "no_such_session",
@@ -42,6 +53,11 @@ def _visible(reads: Reads, caller: Caller, ids: list[str], text: str) -> list[Se
     if not found:
         if caller.owner is None and (broken := reads.broken(ids)):
             id_, error = next(iter(broken.items()))
-            raise Refused("broken_record", f"the record of session {id_} cannot be read: {error}", subject=id_)
+            raise Refused(BROKEN, broken_line(id_, error), subject=id_)
         raise no_such_session(text)
     return found
+
+
+def broken_line(id_: str, error: str) -> str:
+    """What is said of a record that cannot be read, and what can be done."""
+    return f"the record of session {id_} cannot be read: {error}; `corral cancel {id_}` sets it aside and ends it"

@@ -26,6 +26,7 @@ NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}\Z")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,255}\Z")
 WARN_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "ALRM")
+UNREADABLE = "unreadable"  # the option that names the content kept of a spec that could not be read
 SYSTEM_VARIABLES = ("CORRAL_",)  # reserved for what Corral itself tells the process
 
 

@@ -14,6 +14,7 @@ from corral.model.faults import NotFound, Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, Entry, Session, StopFor
+from corral.model.spec import UNREADABLE
 from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
@@ -28,12 +29,31 @@ def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
 
 
 def cancel(tx: Tx, session_id: str, by: str) -> Session:
-    """Ask that the session stop. Idempotent; of an ended session it changes nothing."""
+    """Ask that the session stop. Idempotent; of an ended session it changes nothing. One whose record cannot be read
+    is set aside first, so that what is known of its launches still leads it to a proven end."""
+    lock_with_nodes(tx, [session_id])
+    if session_id not in tx.sessions([session_id]):
+        _set_aside(tx, session_id, by)
     session = _locked(tx, session_id)
     if session.phase is not Phase.ENDED and session.wanted is not Wanted.STOP:
         _note(tx, session, replace(session, wanted=Wanted.STOP), "cancel", by)
         settle_locked(tx, [session_id], by)
     return tx.sessions([session_id])[session_id]
+
+
+def _set_aside(tx: Tx, session_id: str, by: str) -> None:
+    error = tx.broken([session_id]).get(session_id)
+    digest = tx.set_aside(session_id) if error is not None else None
+    if digest is None:
+        return
+    session = tx.sessions([session_id]).get(session_id)
+    if session is None:
+        raise Refused(
+            "broken_record", f"the record of session {session_id} cannot be read, nor mended: {error}; keep the "
+            "database and report it", subject=session_id,
+        )  # fmt: skip
+    if session.phase is not Phase.ENDED:
+        _note(tx, session, session, "set_aside", by, {"kept": digest, "error": error})
 
 
 def hold(tx: Tx, session_id: str, by: str) -> Session:
@@ -58,6 +78,11 @@ def release(tx: Tx, session_id: str, by: str) -> Session:
 def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
     """Run it again: a live session is stopped and queued again; an ended one gets a new session linked to it."""
     session = _locked(tx, session_id)
+    if kept := session.spec.options.get(UNREADABLE):
+        raise Refused(
+            "broken_record", f"what session {session_id} was to run could not be read (kept as {kept}); submit it anew",
+            subject=session_id,
+        )  # fmt: skip
     if session.phase is Phase.ENDED:
         again = NewSession(new_id, replace(session.spec, hold=False), session.owner, requeue_of=session_id)
         return submit(tx, [again], by)[0]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 from corral import wire
 from corral.model.faults import Refused
-from corral.model.lifecycle import Phase
-from corral.model.session import Change, Entry, KernelFact, Session, parse_token
-from corral.model.spec import SessionSpec
+from corral.model.lifecycle import Phase, Wanted
+from corral.model.session import Change, Entry, KernelFact, Session, StopFor, parse_token
+from corral.model.spec import UNREADABLE, SessionSpec
 from corral.ports import EVENTS, NewSession, session_channel
 from corral.store import rows, sql
 from corral.store.faults import Conflict
@@ -144,6 +146,29 @@ class SessionWrites(Writes):
         self._whole(sql.SET_SPEC, 1, id=session_id, spec=wire.spec_to_json(spec))
         self._forget([session_id])
 
+    def set_aside(self, session_id: str) -> str | None:
+        found = self._rows(sql.RAW_SESSION, id=session_id)
+        if not found:
+            return None
+        text, project, name, phase, wanted, stop_for = found[0]
+        data = str(text).encode("utf-8", "surrogateescape")
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self._run(sql.PUT_BLOB, digest=digest, data=data, now=self.now)
+        ranks = len(self.kernels([session_id]).get(session_id, []))
+        spec = SessionSpec(("false",), name, project=project, nodes=max(1, ranks), requeue=False,
+                           options={UNREADABLE: digest})  # fmt: skip
+        told = self._rows(sql.LAST_TARGET, id=session_id)
+        self._run(
+            sql.SET_ASIDE,
+            id=session_id,
+            spec=wire.spec_to_json(spec),
+            phase=phase if phase in _words(Phase) or not told else told[0][0],
+            wanted=wanted if wanted in _words(Wanted) else Wanted.RUN.value,
+            stop_for=stop_for if stop_for in _words(StopFor) else None,
+        )
+        self._forget([session_id])
+        return digest
+
     def note_refusals(self, refusals: Mapping[str, str]) -> None:
         self._each(sql.NOTE_REFUSALS, [{"id": id_, "refused": why} for id_, why in refusals.items()])
 
@@ -155,6 +180,10 @@ class SessionWrites(Writes):
         if listed := list(ids):
             self._run(sql.POSTPONE, ids=listed, check_at=check_at)
             self._forget(listed)
+
+
+def _words(kind: type[StrEnum]) -> set[str]:
+    return {word.value for word in kind}
 
 
 def _write_row(change: Change) -> dict[str, Any]:

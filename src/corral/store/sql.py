@@ -86,6 +86,10 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
 SET_SPEC = "UPDATE session SET spec = :spec WHERE id = :id AND phase = 'pending'"
+RAW_SESSION = "SELECT spec, project, name, phase, wanted, stop_for FROM session WHERE id = :id"
+LAST_TARGET = "SELECT target FROM event WHERE session = :id ORDER BY seq DESC LIMIT 1"
+SET_ASIDE = """
+UPDATE session SET spec = :spec, phase = :phase, wanted = :wanted, stop_for = :stop_for WHERE id = :id"""
 NOTE_REFUSALS = "UPDATE session SET refused = :refused WHERE id = :id AND phase = 'pending'"
 MARK_BROKEN = "UPDATE session SET error = :error, next_check_at = :check_at WHERE id = :id AND phase <> 'ended'"
 POSTPONE = "UPDATE session SET next_check_at = :check_at WHERE phase <> 'ended' AND id @in(ids)"

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Response
 
 from corral.api.context import Here
+from corral.api.lookup import BROKEN, broken_line
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Policy, allow, routes
 from corral.api.render import DeviceView, NodeView, device_view, node_view
@@ -128,7 +129,7 @@ async def doctor(here: Here) -> Response:
         tables = gather(reads.ledger())
         broken = reads.broken([row["id"] for row in tables["session"]])
         found = [Finding("error", one.code, one.subject, one.message) for one in check(tables)]
-        found += [Finding("error", "broken_record", id_, error) for id_, error in sorted(broken.items())]
+        found += [Finding("error", BROKEN, id_, broken_line(id_, error)) for id_, error in sorted(broken.items())]
         found += [
             Finding("warning", "node_unreachable", one.name, f"not heard for {reads.now - one.seen_at:.0f} s")
             for one in reads.nodes().values()

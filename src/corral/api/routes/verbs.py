@@ -9,7 +9,7 @@ from fastapi import Body, Response
 
 from corral.api.context import Context, Here
 from corral.api.inputs import UpdateIn
-from corral.api.lookup import find
+from corral.api.lookup import find, find_id
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import SessionView, rows_of, session_view
@@ -17,16 +17,24 @@ from corral.api.specs import time_limit_of
 from corral.model.faults import Invalid
 from corral.model.session import Session
 from corral.model.spec import NAME, PRIORITY_LIMIT
-from corral.ports import Tx
+from corral.ports import Reads, Tx
 from corral.reconcile import intents
 
 router = routes("sessions")
 Answers = json_of(SessionView)
 
 
-async def _do(here: Context, asking: Caller, session_id: str, act: Callable[[Tx, str], Session]) -> Response:
+Act = Callable[[Tx, str], Session]
+Look = Callable[[Reads, Caller, str], str]
+
+
+def _readable(reads: Reads, caller: Caller, text: str) -> str:
+    return find(reads, caller, text).id
+
+
+async def _do(here: Context, asking: Caller, session_id: str, act: Act, look: Look = _readable) -> Response:
     def write(tx: Tx) -> SessionView:
-        session = act(tx, find(tx, asking, session_id).id)
+        session = act(tx, look(tx, asking, session_id))
         return session_view(session, rows_of(tx, [session]), tx.position(session))
 
     return respond(await here.store.tx("intent", write))
@@ -35,8 +43,9 @@ async def _do(here: Context, asking: Caller, session_id: str, act: Callable[[Tx,
 @router.post("/api/v1/sessions/{session_id}/cancel", responses=Answers)
 @allow(Policy.USER)
 async def cancel(here: Here, asking: Asking, session_id: str) -> Response:
-    """Ask that it stop. May be repeated; an ended session stays as it is."""
-    return await _do(here, asking, session_id, lambda tx, id_: intents.cancel(tx, id_, asking.by))
+    """Ask that it stop. May be repeated; an ended session stays as it is. An administrator so ends one whose record
+    cannot be read, too."""
+    return await _do(here, asking, session_id, lambda tx, id_: intents.cancel(tx, id_, asking.by), find_id)
 
 
 @router.post("/api/v1/sessions/{session_id}/hold", responses=Answers)
