@@ -76,6 +76,15 @@ class Checkers:
     # --- at each commit
 
     def _committed(self, name: str) -> None:
+        if self.database.wrote("event"):
+            self._look_at_events()
+        if self.database.wrote("kernel", "holding"):
+            self._reports_are_true()
+            self._live_is_held()
+        if self._chance.random() < FULL_CHECK_IN:
+            self.look_at_all(name)
+
+    def _look_at_events(self) -> None:
         events = self._rows(
             "SELECT id, session, fact, attempt, by_whom, detail FROM event WHERE id > ? ORDER BY id", self._last_event
         )
@@ -89,10 +98,6 @@ class Checkers:
                 self._finished_is_finished(session, attempt)
             elif fact == "disputed" and not self._came_too_late(json.loads(detail)):
                 self._violate("PROTOCOL 1", f"session {session}: a fact that cannot be was reported: {detail}")
-        self._reports_are_true()
-        self._live_is_held()
-        if self._chance.random() < FULL_CHECK_IN:
-            self.look_at_all(name)
 
     def look_at_all(self, name: str) -> None:
         """The invariants of the ledger: this state, and what changed since the last look."""
@@ -201,6 +206,10 @@ class Checkers:
         return any(row[0] in self.records.said_run for row in tokens)
 
     # --- at the end
+
+    def is_settled(self) -> bool:
+        busy = self._rows("SELECT 1 FROM session WHERE phase NOT IN ('pending', 'ended') LIMIT 1")
+        return not busy and not self.unsettled()
 
     def unsettled(self) -> list[str]:
         """SE7 and CB3: the sessions that neither ended nor wait for a true reason."""

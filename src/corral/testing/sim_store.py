@@ -9,17 +9,18 @@ what READ COMMITTED can: that is tested on PostgreSQL itself. Next: `sim_manager
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
 from corral.store import sql, upgrade
-from corral.store.connection import SqliteConnection
+from corral.store.connection import Parameters, Row, SqliteConnection
 from corral.store.reads import SqlReads
 from corral.store.sqlite import run_body
 from corral.store.wakeups import Hints
@@ -60,6 +61,76 @@ def schema_image() -> bytes:
     return image
 
 
+class _Blanks:
+    """Connections to empty databases, each used again when its seed is over: it keeps the statements it has compiled,
+    and to empty its tables costs less than to compile all of them anew."""
+
+    def __init__(self) -> None:
+        self._spare: list[sqlite3.Connection] = []
+        self._tables: dict[str, list[Any]] = {}
+
+    def take(self) -> sqlite3.Connection:
+        if not self._spare:
+            return self._make()
+        raw = self._spare.pop()
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+        raw.execute("BEGIN")
+        for table, rows in self._tables.items():
+            raw.execute(f"DELETE FROM {table}")
+            if rows:
+                raw.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        raw.execute("COMMIT")
+        return raw
+
+    def give_back(self, raw: sqlite3.Connection) -> None:
+        self._spare.append(raw)
+
+    def _make(self) -> sqlite3.Connection:
+        raw = sqlite3.connect(":memory:", isolation_level=None, cached_statements=512)
+        raw.deserialize(schema_image())
+        for pragma in ("journal_mode=MEMORY", "synchronous=OFF", "temp_store=MEMORY"):
+            raw.execute(f"PRAGMA {pragma}")
+        if not self._tables:
+            names = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            self._tables = {name: raw.execute(f"SELECT * FROM {name}").fetchall() for (name,) in names}
+        return raw
+
+
+_BLANKS = _Blanks()
+_WRITES = re.compile(r"\s*(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)", re.IGNORECASE)
+
+
+@cache
+def _written_by(statement: str) -> str | None:
+    found = _WRITES.match(statement)
+    return found[1] if found else None
+
+
+class _NotingConnection(SqliteConnection):
+    """Production's, and it knows which tables were written since `written` was cleared."""
+
+    def __init__(self, raw: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        super().__init__(raw, clock)
+        self.written: set[str | None] = set()
+
+    def rows(self, statement: str, **parameters: Any) -> list[Row]:
+        self.written.add(_written_by(statement))
+        return super().rows(statement, **parameters)
+
+    def run(self, statement: str, **parameters: Any) -> int:
+        self.written.add(_written_by(statement))
+        return super().run(statement, **parameters)
+
+    def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]:
+        self.written.add(_written_by(statement))
+        return super().each(statement, parameters)
+
+    def many(self, statement: str, parameters: Sequence[Parameters]) -> int:
+        self.written.add(_written_by(statement))
+        return super().many(statement, parameters)
+
+
 class SimDatabase:
     """`is_down` is the world's switch: nobody gets a connection. `on_commit` hears of every commit that wrote."""
 
@@ -72,11 +143,8 @@ class SimDatabase:
         self.commits = 0
         self.on_commit: list[Callable[[str], object]] = []
         self.stores: list[SimStore] = []
-        self.raw = sqlite3.connect(":memory:", isolation_level=None, cached_statements=512)
-        self.raw.deserialize(schema_image())
-        for pragma in ("journal_mode=MEMORY", "synchronous=OFF", "temp_store=MEMORY"):
-            self.raw.execute(f"PRAGMA {pragma}")
-        self.connection = SqliteConnection(self.raw, self.now)
+        self.raw = _BLANKS.take()
+        self.connection = _NotingConnection(self.raw, self.now)
 
     def now(self) -> float:
         return FIRST_SECOND + self.loop.now_s
@@ -88,6 +156,7 @@ class SimDatabase:
     def write(self, name: str, operation: str, fn: Callable[[Tx], T], *, stands: bool) -> tuple[T, list[str]]:
         """Run the body, and commit it or not. An error of the body leaves nothing."""
         self.raw.execute("BEGIN")
+        self.connection.written.clear()
         before = self.raw.total_changes
         try:
             answer, hints = run_body(self.connection, fn)
@@ -117,8 +186,12 @@ class SimDatabase:
                 continue
             self.loop.at(self.chance.random() * 0.05, store.hear, channels)
 
+    def wrote(self, *tables: str) -> bool:
+        """Whether the last transaction may have changed any of these: for checks that only a change can break."""
+        return not self.connection.written.isdisjoint(tables)
+
     def close(self) -> None:
-        self.raw.close()
+        _BLANKS.give_back(self.raw)
 
 
 class SimStore:

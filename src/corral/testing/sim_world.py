@@ -200,10 +200,10 @@ class World:
         until_s = self.loop.now_s + QUIET_WITHIN_S + JOBS_IN_A_ROW * (self.site.focus.jobs_last_s or 0.0)
         while True:
             await self.site.sleep(LOOK_EVERY_S)
-            left = self.checkers.unsettled() or self.left_on_nodes()
-            if not left:
+            if not self.left_on_nodes() and self.checkers.is_settled():
                 break
             if self.loop.now_s > until_s:
+                left = self.checkers.unsettled() + self.left_on_nodes()
                 self.loop.violate(f"SE7: not settled within its time after all was healed: {'; '.join(left[:6])}")
                 return
         self.checkers.last_look()

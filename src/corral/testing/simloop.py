@@ -78,6 +78,7 @@ class SimLoop(SealedLoop):
         self._ready: list[SimHandle] = []
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._cancelled_timers = 0
+        self._on_cancel = self._timer_cancelled
         self._timer_number = 0
         self._owners: list[Owner] = [self.world]
         self._sweep_at = self.TASKS_BEFORE_SWEEP
@@ -128,9 +129,9 @@ class SimLoop(SealedLoop):
         if when <= self.now_s:
             self._ready.append(handle)
         else:
-            self._timer_number += 1
-            handle.in_heap = self._timer_cancelled
-            heapq.heappush(self._timers, (when, self._timer_number, handle))
+            self._timer_number = number = self._timer_number + 1
+            handle.in_heap = self._on_cancel
+            heapq.heappush(self._timers, (when, number, handle))
         return handle
 
     def create_task(  # type: ignore[override]  # the stubs want a generic task; SimTask is one of Any
@@ -178,7 +179,7 @@ class SimLoop(SealedLoop):
 
     def at(self, delay_s: float, callback: Callable[..., object], *args: Any) -> SimHandle:
         """A timer of the world: it belongs to no process, whoever sets it, so it survives all of them."""
-        return self.call_at(self.now_s + delay_s, callback, *args, context=contextvars.Context())
+        return self.call_at(self.now_s + delay_s, callback, *args, context=self.world.context)
 
     def world_note(self, text: str) -> None:
         """Put something that is not a step into the trace."""
@@ -223,8 +224,9 @@ class SimLoop(SealedLoop):
 
     def _run_steps(self, main: SimTask) -> None:
         """The hot loop: everything it touches is a local."""
-        ready, chance, trace = self._ready, self.chance.random, self.trace
-        last_step, step_s, timers = self._last_step(), self.step_s, self._timers
+        ready, chance, trace, after_step = self._ready, self.chance.random, self.trace, self.after_step
+        step_s, timers, most, patience = self.step_s, self._timers, self._max_steps, self.MAX_STEPS_WITHOUT_REST
+        last_step = min(most, self.steps + patience)  # code that spins is found so: there is always something ready
         while not self._stopping:
             if step_s and timers and timers[0][0] <= self.now_s:
                 self._take_due()
@@ -238,7 +240,7 @@ class SimLoop(SealedLoop):
                 handle = ready.pop()
             else:
                 self._advance(main)
-                last_step = self._last_step()
+                last_step = min(most, self.steps + patience)
                 continue
             callback = handle.callback
             if callback is None:
@@ -256,19 +258,15 @@ class SimLoop(SealedLoop):
                 trace.step(self.now_s, "world" if owner is None else owner.title, callback)
             try:
                 handle.context.run(callback, *handle.args)
-                if self.after_step is not None:
-                    self.after_step()
+                if after_step is not None:
+                    after_step()
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # whatever a step raises is the finding
                 self.report(f"callback {label(callback)}", error, owner)
             if step >= last_step:
-                which = "" if step >= self._max_steps else " without a rest"
-                self._over_limit(f"{self.MAX_STEPS_WITHOUT_REST if which else step} steps{which}", callback)
-
-    def _last_step(self) -> int:
-        """Code that spins is found by its steps: there is always something ready."""
-        return min(self._max_steps, self.steps + self.MAX_STEPS_WITHOUT_REST)
+                which = "" if step >= most else " without a rest"
+                self._over_limit(f"{patience if which else step} steps{which}", callback)
 
     def _advance(self, main: SimTask) -> None:
         """Nothing is ready: move time to the next timer, and make all that is due ready."""
