@@ -133,6 +133,14 @@ class LaunchRow(NamedTuple):
     certified_by: str | None
 
 
+class Foreign(NamedTuple):
+    """A launch that a node reported and the ledger does not know: when it last did."""
+
+    node: str
+    token: str
+    seen_at: float
+
+
 class Member(NamedTuple):
     """A live manager: where other managers' readers and agents reach it, and when it was last seen."""
 
@@ -179,6 +187,7 @@ class Reads(Protocol):
 
     def last_event(self) -> int: ...
     def nodes(self, names: Iterable[str] | None = None) -> dict[str, Node]: ...
+    def foreign(self) -> list[Foreign]: ...
     def devices(self, nodes: Iterable[str] | None = None) -> list[Device]: ...
     def groups(self) -> dict[str, ResourceGroup]: ...
     def snapshot(self, per_shape: int) -> Snapshot: ...

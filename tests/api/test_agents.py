@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from corral import wire
@@ -118,3 +119,23 @@ def test_a_name_that_another_agent_holds(face: Face) -> None:
     )
     response = face.request("POST", "/api/v1/agent/register", "agents", content=wire.encode(other.registration))
     assert problem(response) == (409, "identity_in_use")
+
+
+def test_launches_that_the_ledger_does_not_know_are_shown_until_they_are_gone(face: Face) -> None:
+    node, other = face.node("n1").register(), face.node("n2").register()
+    token = "1-k3f9x2m4qa-1-0"
+    node.send(msgspec.structs.replace(node.message(), foreign=[token]))
+    node.exchange()
+    other.exchange()
+    counts = {one["name"]: one["foreign"] for one in face.get("/api/v1/nodes")}
+    assert counts == {"n1": 1, "n2": 0}
+    (found,) = face.get("/api/v1/nodes/n1")["foreign"]
+    assert (found["node"], found["token"]) == ("n1", token)
+    doctor = face.get("/api/v1/doctor")
+    assert [(one["severity"], one["code"], one["subject"]) for one in doctor["findings"]] == [
+        ("warning", "foreign_launch", token)
+    ]
+    assert doctor["ok"], "it is for a human to look at, and no promise broken"
+    face.tx(lambda tx: tx._connection.rows("UPDATE foreign_token SET seen_at = seen_at - 60 RETURNING node"))  # pyright: ignore
+    assert face.get("/api/v1/nodes/n1")["foreign"] == [], "the node spoke since and did not name it"
+    assert face.get("/api/v1/doctor")["findings"] == []

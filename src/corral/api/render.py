@@ -15,7 +15,7 @@ from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import Device, Holding, Node
 from corral.model.resources import Resources
 from corral.model.session import Kernel, Session, Why
-from corral.ports import EventRow, LaunchRow, Reads
+from corral.ports import EventRow, Foreign, LaunchRow, Reads
 
 
 class ReasonView(msgspec.Struct):
@@ -139,6 +139,15 @@ class NodeView(msgspec.Struct):
     seen_at: datetime
     registered_at: datetime
     backoff_until: datetime | None
+    foreign: int
+
+
+class ForeignView(msgspec.Struct):
+    """A launch that lives on the node and that the ledger does not know; kept for a human, never killed."""
+
+    node: str
+    token: str
+    seen_at: datetime
 
 
 class DeviceView(msgspec.Struct):
@@ -318,7 +327,7 @@ def _certifier(kernel: Kernel) -> str | None:
     return own.get(kernel.certificate, "manager")
 
 
-def node_view(node: Node, devices: int, now: float) -> NodeView:
+def node_view(node: Node, devices: int, foreign: int, now: float) -> NodeView:
     return NodeView(
         name=node.name,
         group=node.group,
@@ -339,7 +348,12 @@ def node_view(node: Node, devices: int, now: float) -> NodeView:
         seen_at=_time(node.seen_at),
         registered_at=_time(node.registered_at),
         backoff_until=_time(node.backoff_until) if node.backoff_until > now else None,
+        foreign=foreign,
     )
+
+
+def foreign_view(found: Foreign) -> ForeignView:
+    return ForeignView(found.node, found.token, _time(found.seen_at))
 
 
 def device_view(device: Device) -> DeviceView:

@@ -165,6 +165,7 @@ def show_nodes(nodes: Iterable[Record], *, wide: bool) -> str:
     rows: list[list[object]] = []
     for one in nodes:
         state = one["state"] if one["schedulable"] else f"{one['state']},unschedulable"
+        state += f",foreign:{one['foreign']}" * bool(one["foreign"])
         row: list[object] = [
             one["name"], state, one["group"], f"{one['cpus_used']:g}/{one['cpus']:g}",
             f"{one['memory_used_mib']}/{one['memory_mib']}MiB", one["devices"], age(one["seen_at"], now),
@@ -187,6 +188,8 @@ def show_node(found: Record) -> str:
         ("agent", node["agent_version"]), ("boot", node["boot_id"]), ("seen", node["seen_at"]),
         ("registered", node["registered_at"]), ("backs off until", node["backoff_until"]),
         ("sessions", ", ".join(found["sessions"])),
+        *[("foreign", f"{one['token']}, not known to the ledger; last reported {one['seen_at']}")
+          for one in found["foreign"]],
     ])  # fmt: skip
     return f"{facts}\n\n{show_devices(found['devices'], wide=False)}" if found["devices"] else facts
 

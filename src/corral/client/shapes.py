@@ -232,6 +232,15 @@ class Node(TypedDict):
     seen_at: str
     registered_at: str
     backoff_until: str | None
+    foreign: int
+
+
+class Foreign(TypedDict):
+    """A launch that lives on a node and that the ledger does not know."""
+
+    node: str
+    token: str
+    seen_at: str
 
 
 class Device(TypedDict):
@@ -250,6 +259,7 @@ class NodeDetail(TypedDict):
     node: Node
     devices: list[Device]
     sessions: list[str]
+    foreign: list[Foreign]
 
 
 class Freed(TypedDict):

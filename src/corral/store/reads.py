@@ -12,7 +12,7 @@ from corral import wire
 from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
-from corral.ports import EventRow, LaunchRow, Member, Order, SessionFilter
+from corral.ports import EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
 from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.store import rows, sql
 from corral.store.connection import Connection
@@ -171,6 +171,9 @@ class SqlReads:
     def nodes(self, names: Iterable[str] | None = None) -> dict[str, Node]:
         found = self._rows(sql.ALL_NODES) if names is None else self._rows(sql.NODES, names=list(names))
         return {row[0]: rows.node_of(row) for row in found}
+
+    def foreign(self) -> list[Foreign]:
+        return [Foreign(*row) for row in self._rows(sql.FOREIGN)]
 
     def devices(self, nodes: Iterable[str] | None = None) -> list[Device]:
         found = self._rows(sql.ALL_DEVICES) if nodes is None else self._rows(sql.DEVICES, names=list(nodes))

@@ -251,6 +251,7 @@ UPDATE node SET desired_version = desired_version + 1 WHERE name @in(names) RETU
 SET_NODE_STATE = """
 UPDATE node SET state = :state WHERE name = :name AND state <> :state AND seen_at < :before"""
 BACK_OFF = "UPDATE node SET backoff_until = :until WHERE name = :node AND backoff_until < :until"
+FOREIGN = "SELECT node, token, seen_at FROM foreign_token ORDER BY node, token"
 NOTE_FOREIGN = """
 INSERT INTO foreign_token (node, token, seen_at) VALUES (:node, :token, :now)
 ON CONFLICT (node, token) DO UPDATE SET seen_at = excluded.seen_at"""

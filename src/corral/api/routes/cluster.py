@@ -12,17 +12,18 @@ from corral.api.context import Here
 from corral.api.lookup import BROKEN, broken_line
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Policy, allow, routes
-from corral.api.render import DeviceView, NodeView, device_view, node_view
+from corral.api.render import DeviceView, ForeignView, NodeView, device_view, foreign_view, node_view
 from corral.model.faults import NotFound
 from corral.model.invariants import check, gather
 from corral.model.node import NodeState
-from corral.ports import Reads
+from corral.ports import Foreign, Reads
 from corral.reconcile import intents
 from corral.reconcile.loop import LoopHealth
 
 router = routes("cluster")
 OVERDUE_SWEEPS = 3.0
 GRACE_S = 10.0
+FOREIGN_SLACK_S = 5.0  # an agent that has just started does not know yet which launches are foreign
 
 
 class GroupView(msgspec.Struct):
@@ -37,6 +38,7 @@ class NodeWithDevices(msgspec.Struct):
     node: NodeView
     devices: list[DeviceView]
     sessions: list[str]
+    foreign: list[ForeignView]
 
 
 class FreedView(msgspec.Struct):
@@ -68,7 +70,8 @@ async def nodes(here: Here) -> Response:
 
     def look(reads: Reads) -> list[NodeView]:
         devices = Counter(device.node for device in reads.devices() if device.present)
-        return [node_view(one, devices[one.name], reads.now) for _, one in sorted(reads.nodes().items())]
+        foreign = Counter(one.node for one in living_foreign(reads))
+        return [node_view(one, devices[name], foreign[name], reads.now) for name, one in sorted(reads.nodes().items())]
 
     return respond(await here.store.read("nodes", look))
 
@@ -84,7 +87,9 @@ async def node(here: Here, asking: Asking, name: str) -> Response:
         devices = [device_view(device) for device in reads.devices([name])]
         sessions = reads.sessions(reads.sessions_on(name))
         own = sorted(id_ for id_, session in sessions.items() if asking.sees(session))
-        return NodeWithDevices(node_view(found, sum(one.present for one in devices), reads.now), devices, own)
+        foreign = [foreign_view(one) for one in living_foreign(reads) if one.node == name]
+        view = node_view(found, sum(one.present for one in devices), len(foreign), reads.now)
+        return NodeWithDevices(view, devices, own, foreign)
 
     return respond(await here.store.read("node", look))
 
@@ -135,11 +140,28 @@ async def doctor(here: Here) -> Response:
             for one in reads.nodes().values()
             if one.state is not NodeState.UP
         ]
+        found += [_foreign_finding(one, reads.now) for one in living_foreign(reads)]
         return found, {name: len(rows) for name, rows in tables.items()}
 
     findings, checked = await here.store.read("doctor", look)
     findings += loop_findings(here.loops(), here.clock.mono())
     return respond(DoctorView(not any(one.severity == "error" for one in findings), findings, checked))
+
+
+def living_foreign(reads: Reads) -> list[Foreign]:
+    """Launches unknown to the ledger that their nodes spoke of when they last spoke of what lives there."""
+    nodes = reads.nodes()
+    return [
+        one for one in reads.foreign() if one.node in nodes and one.seen_at >= nodes[one.node].seen_at - FOREIGN_SLACK_S
+    ]
+
+
+def _foreign_finding(one: Foreign, now: float) -> Finding:
+    return Finding(
+        "warning", "foreign_launch", one.token,
+        f"node {one.node} has a launch that the ledger does not know, or had given up (reported "
+        f"{now - one.seen_at:.0f} s ago); it holds no room here and is never killed from here: look at it on that node and end it by hand",
+    )  # fmt: skip
 
 
 def loop_findings(loops: Sequence[LoopHealth], now: float) -> list[Finding]:
