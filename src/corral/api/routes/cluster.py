@@ -160,7 +160,8 @@ def _foreign_finding(one: Foreign, now: float) -> Finding:
     return Finding(
         "warning", "foreign_launch", one.token,
         f"node {one.node} has a launch that the ledger does not know, or had given up (reported "
-        f"{now - one.seen_at:.0f} s ago); it holds no room here and is never killed from here: look at it on that node and end it by hand",
+        f"{now - one.seen_at:.0f} s ago); it holds no room here and is never killed from here: look at it on that "
+        "node and end it by hand",
     )  # fmt: skip
 
 
