@@ -22,7 +22,7 @@ def run(count: int = COUNT) -> dict[str, float]:
         time.sleep(5)
         manager = psutil.Process(running.process.pid)
         agents = [child for child in manager.children() if "corral.agent" in " ".join(child.cmdline())]
-        shims = _shims()
+        shims = [child for child in manager.children(recursive=True) if child.name() == "corral-shim"]
         pss = sum(process.memory_full_info().pss for process in [*agents, *shims])
         before = _cpu_s([manager, *agents])
         time.sleep(IDLE_S)
@@ -33,10 +33,6 @@ def run(count: int = COUNT) -> dict[str, float]:
             "pss_per_session_mib": pss / count / 2**20,
             "idle_cpu_percent": idle,
         }
-
-
-def _shims() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter(["name"]) if process.info["name"] == "corral-shim"]
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:

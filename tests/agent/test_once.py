@@ -29,7 +29,7 @@ def test_duplicates_start_it_once(each_node: Node) -> None:
     for number in range(1, 11):
         token = f"1-a-{number}-0"
         each_node.accept(token, *script(each_node, token, "sleep 0.02"))
-        each_node.zygote.send(*[each_node.request(token)] * 4)
+        each_node.zygote.send(*[each_node.request(token) | {"copy": copy} for copy in range(4)])
     for _ in range(40):
         each_node.zygote.answer()
     for number in range(1, 11):

@@ -291,7 +291,18 @@ def test_the_agent_is_told_of_every_step(node: Node) -> None:
         assert heard.recv(100).decode() == TOKEN
         assert node.read(TOKEN, jobdir.READY)
         node.tell(TOKEN, jobdir.GO)
-        assert [heard.recv(100).decode() for _ in range(2)] == [TOKEN, TOKEN]
+        assert heard.recv(100).decode() == TOKEN
+        assert node.read(TOKEN, jobdir.RESULT)
+        assert node.read(TOKEN, jobdir.EXIT)
+
+
+def test_the_agent_is_told_of_a_result_before_what_is_left_has_to_be_killed(node: Node) -> None:
+    path = str(node.root / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(path)
+        heard.settimeout(20)
+        node.launch(TOKEN, "sh", "-c", "sleep 1000 &", notify=path)
+        assert [heard.recv(100).decode() for _ in range(3)] == [TOKEN] * 3
         assert node.read(TOKEN, jobdir.EXIT)
 
 

@@ -36,7 +36,7 @@ class Torturer:
 
     def ask(self, token: str) -> None:
         crash = f"{self.rng.choice(shim.CRASH_POINTS)}:1" if self.rng.random() < 0.25 else None
-        requests = [self.node.request(token, crash)] * self.rng.randrange(1, 3)
+        requests = [self.node.request(token, crash) | {"copy": copy} for copy in range(self.rng.randrange(1, 3))]
         try:
             self.node.zygote.send(*requests)
             if self.rng.random() < 0.1:

@@ -7,6 +7,7 @@ Born by fork in `zygote`, through `run_shim`.
 from __future__ import annotations
 
 import _socket
+import functools
 import os
 import select
 import signal
@@ -72,6 +73,7 @@ class PosixJob:
         self._timer: int | None = None
         self._timer_at_s: float | None = None
         self._kills = 0
+        self._result_untold = False
         self._move_into: tuple[str, ...] = ()
         self._outputs: Outputs | None = None
         self._signals = signals
@@ -108,7 +110,9 @@ class PosixJob:
         if raw is None:
             raise BadJobFile("spec.json: there is none")
         self.spec = Spec.from_json(raw)
-        self._containment = trees.Containment.from_json(self.spec.containment)
+        limits, containment = self.spec.limits, trees.Containment.from_json(self.spec.containment)
+        limited = self.spec.memory_enforced or limits.pids is not None
+        self._containment = containment if limited else containment.without_limits()
         self._spec_read = True
 
     async def read_spec(self) -> Spec | None:
@@ -129,7 +133,7 @@ class PosixJob:
 
     async def create_started(self) -> bool:
         pid = os.getpid()
-        start_time = jobdir.start_time_of(pid) or 0
+        start_time = _start_time_of(pid)
         decided = jobdir.decide_run(self._folder, self.spec.boot_id, pid, start_time, self.wall_s())
         if decided and not self.spec.barrier:
             self._notify()  # a lone kernel is ready from here on
@@ -318,6 +322,8 @@ class PosixJob:
             pass  # a full disk must not keep a job from being stopped
 
     async def kill_tree(self) -> None:
+        if self._result_untold:
+            self._notify()
         self._kills += 1
         if self._containment.kind != "marker":
             trees.kill_tree(self._containment, self.spec.token)
@@ -342,7 +348,7 @@ class PosixJob:
         if result.stopped:
             result = replace(result, stopped=result.stopped[:_MESSAGE_LENGTH])
         jobdir.write_object(self._folder, jobdir.RESULT, result.to_json())
-        self._notify()
+        self._result_untold = True  # unless the tree has to be killed first, the exit's own hint is next
 
     async def write_stuck(self) -> None:
         pids = sorted(trees.descendants({os.getpid()}))[:20]
@@ -367,6 +373,7 @@ class PosixJob:
         trees.remove_tree(self._containment, self.spec.token)
 
     def _notify(self) -> None:
+        self._result_untold = False
         if self.spec.notify is None:
             return
         try:
@@ -394,6 +401,12 @@ class PosixJob:
 
     def leave_traceback(self) -> None:
         self._leave_trouble("shim_failed", traceback.format_exc()[-2000:])
+
+
+@functools.cache
+def _start_time_of(pid: int) -> int:
+    """This process's own: it does not change."""
+    return jobdir.start_time_of(pid) or 0
 
 
 def open_signals() -> int:

@@ -20,6 +20,7 @@ from corral.agent.ports import Birth
 
 _DATAGRAM_BYTES = 4096
 _QUEUE_BYTES = 1 << 20
+_AGAIN_S = 0.1
 
 
 class ZygoteShims:
@@ -34,19 +35,39 @@ class ZygoteShims:
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
+        self._unsent: dict[bytes, None] = {}  # in order, and each once however often it is asked for
+        self._sent_bytes = 0
+        self._closed = False
         self._watching: dict[tuple[int, int], tuple[int, set[str]]] = {}
         self._hints = _datagram_socket(notify)
         self._loop.add_reader(self._hints, self._take_hints)
 
     async def spawn(self, birth: Birth) -> None:
         line = {"jobdir": self._folder_of(birth.token), "run_id": birth.run_id, "node_epoch": birth.node_epoch}
-        data = json.dumps(line).encode() + b"\n"
-        for _ in range(2):
-            try:
-                self._zygote().sendall(data)
-                return
-            except OSError:
-                self._lose_zygote()
+        self._unsent[json.dumps(line).encode() + b"\n"] = None
+        self._send()
+
+    def _send(self) -> None:
+        """As much as the channel takes now; the rest when it takes more, for a busy zygote must not stop the agent."""
+        try:
+            channel = self._zygote()
+            while self._unsent:
+                line = next(iter(self._unsent))
+                self._sent_bytes += channel.send(line[self._sent_bytes :])
+                if self._sent_bytes == len(line):
+                    del self._unsent[line]
+                    self._sent_bytes = 0
+            self._loop.remove_writer(channel)
+        except BlockingIOError:
+            assert self._channel is not None
+            self._loop.add_writer(self._channel, self._send)
+        except OSError:
+            self._lose_zygote()
+            self._loop.call_later(_AGAIN_S, self._send_what_is_left)
+
+    def _send_what_is_left(self) -> None:
+        if self._unsent and not self._closed:
+            self._send()
 
     def _zygote(self) -> socket.socket:
         if self._channel is None:
@@ -59,7 +80,7 @@ class ZygoteShims:
                 env=self._environment,
             )
             theirs.close()
-            ours.setblocking(True)
+            ours.setblocking(False)
             self._channel = ours
             self._loop.add_reader(ours, self._take_answers)
         return self._channel
@@ -67,6 +88,7 @@ class ZygoteShims:
     def _lose_zygote(self) -> None:
         if self._channel is not None:
             self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
             self._channel.close()
             self._channel = None
         if self._process is not None:
@@ -75,17 +97,19 @@ class ZygoteShims:
             self._process.wait()
             self._process = None
         self._heard = b""
+        self._sent_bytes = 0  # the line that was cut off goes whole to the next one
 
     def _take_answers(self) -> None:
         assert self._channel is not None
         try:
-            chunk = self._channel.recv(1 << 16, socket.MSG_DONTWAIT)
+            chunk = self._channel.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
             chunk = b""
         if not chunk:
             self._lose_zygote()
+            self._send_what_is_left()
             return
         *lines, self._heard = (self._heard + chunk).split(b"\n")
         for line in lines:
@@ -144,6 +168,7 @@ class ZygoteShims:
 
     def close(self) -> None:
         """Let the zygote end; shims go on."""
+        self._closed = True
         self._lose_zygote()
         self._loop.remove_reader(self._hints)
         self._hints.close()

@@ -33,6 +33,10 @@ class Containment:
     pids_root: str | None = None
     pids_version: int = 0
 
+    def without_limits(self) -> Containment:
+        """Only what holds the tree, for one that has no limits of its own."""
+        return Containment(self.kind, self.tree_root)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -33,8 +33,7 @@ import json
 import resource
 import select
 import signal
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
@@ -75,7 +74,7 @@ def serve(channel: _socket.socket) -> None:
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     pool = ShimPool(lambda request: _fork(request, nursery, crash), poll, len(os.sched_getaffinity(0)))
-    lines: deque[bytes] = deque()
+    lines: dict[bytes, None] = {}  # in order, and each once however often it is asked for
     rest = b""
     while True:
         ready = [fd for fd, _ in poll.poll(_patience_ms(pool, lines))]
@@ -87,12 +86,14 @@ def serve(channel: _socket.socket) -> None:
             if not chunk:
                 return
             *whole, rest = (rest + chunk).split(b"\n")
-            lines.extend(line for line in whole if line.strip())
+            lines |= dict.fromkeys(line for line in whole if line.strip())
         while lines and not pool.wait_s():
-            _send(channel, json.dumps(_answer(lines.popleft(), pool)).encode() + b"\n")
+            line = next(iter(lines))
+            del lines[line]
+            _send(channel, json.dumps(_answer(line, pool)).encode() + b"\n")
 
 
-def _patience_ms(pool: ShimPool, lines: Sequence[bytes]) -> float | None:
+def _patience_ms(pool: ShimPool, lines: Collection[bytes]) -> float | None:
     instants = [pool.thin_out(), pool.wait_s() if lines else None]
     return min((1000 * seconds for seconds in instants if seconds is not None), default=None)
 
@@ -210,7 +211,8 @@ def _settle() -> Inherited:
 
 
 def _raise_limits() -> dict[int, tuple[int, int]]:
-    before = {kind: resource.getrlimit(kind) for kind in _RAISED}
+    """The limits that were changed, as they were before."""
+    before = {kind: both for kind in _RAISED if (both := resource.getrlimit(kind))[0] != both[1]}
     for kind, (_, hard) in before.items():
         resource.setrlimit(kind, (hard, hard))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
