@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.client import AsyncClient, Client, Unreachable, document_of
+from corral.client import AsyncClient, Client, Unreachable, document_of, host
 from corral.client.sse import EventReader, ServerEvent
 from corral.model.faults import Denied, Fault, Invalid, NotFound, Refused, Unavailable
 from tests.cli.conftest import Corral
@@ -228,3 +228,64 @@ def test_what_answers_but_is_no_control_plane_is_said() -> None:
             pytest.raises(kind, match=part),
         ):
             client.get("k3f9x2m4qa")
+
+
+class Outage:
+    """Answers once, then is away for good."""
+
+    def __init__(self, first: bytes) -> None:
+        self.first = first
+
+    def __call__(self, request: str, number: int) -> bytes:
+        return self.first if number == 1 else b""
+
+
+@pytest.mark.parametrize("waits", ["wait", "follow_logs", "follow_events"])
+def test_a_control_plane_that_stays_away_is_given_up_after_the_patience_asked_for(waits: str) -> None:
+    first = ok(b'{"phase": "running"}') if waits == "wait" else stream(b": alive\n\n")
+    heard: list[tuple[str, float]] = []
+    with (
+        answering(Outage(first)) as (url, requests),
+        Client(
+            url, "t", patience_s=1.0, on_retry=lambda fault, waited_s: heard.append((fault.code, waited_s))
+        ) as client,
+    ):
+        began = host.now_s()
+        with pytest.raises(Unreachable):
+            list(client.follow_events()) if waits == "follow_events" else list(getattr(client, waits)("k3f9x2m4qa"))
+        took_s = host.now_s() - began
+    assert took_s < 5
+    assert len(requests) > 2
+    assert heard[0] == ("unreachable", 0.0)
+    assert [waited_s for _, waited_s in heard] == sorted(waited_s for _, waited_s in heard)
+
+
+def test_no_patience_is_no_second_try_awaited() -> None:
+    async def follow(url: str) -> None:
+        async with AsyncClient(url, "t", patience_s=0) as client:
+            async for _ in client.follow_events():
+                pass
+
+    with answering(Outage(stream(b": alive\n\n"))) as (url, requests), pytest.raises(Unreachable):
+        asyncio.run(asyncio.wait_for(follow(url), 30))
+    assert len(requests) == 1
+
+
+def test_what_answered_before_is_waited_for_though_it_is_away_just_now() -> None:
+    def away_then_back(request: str, number: int) -> bytes:
+        return ok(b'{"phase": "ended"}') if number in (1, 7) else b""
+
+    with answering(away_then_back) as (url, requests), Client(url, "t") as client:
+        assert client.get("k3f9x2m4qa")["phase"] == "ended"
+        assert client.wait("k3f9x2m4qa")["phase"] == "ended"
+    assert len(requests) == 7
+
+
+def test_the_command_line_says_that_it_tries_again_and_then_gives_up(corral: Corral) -> None:
+    with answering(Outage(stream(b": alive\n\n"))) as (url, _):
+        done = corral("events", "-f", "--patience", "1", "--url", url)
+    assert done.code == 5
+    said, last = done.err.splitlines()
+    assert said.startswith("corral: cannot reach the control plane")
+    assert said.endswith("trying again, 0 of 1 s")
+    assert last.startswith("corral: cannot reach the control plane")

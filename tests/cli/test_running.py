@@ -1,12 +1,16 @@
 """run, wait and logs: output as it is, and the exit codes of CONTRACT.md."""
 
+import io
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from corral.cli.labelled import Labelled
 from corral.client import Client
 from tests.cli.conftest import Corral
 from tests.end_to_end.control_plane import wait_until
@@ -141,3 +145,41 @@ def test_a_script_may_be_run(corral: Corral, tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n#CORRAL --gpus 1\necho $CUDA_VISIBLE_DEVICES; exit 5\n")
     done = corral("run", "-q", str(script))
     assert (done.code, done.out.startswith("SIM-")) == (5, True)
+
+
+RANKS = "echo out $RANK; echo err $RANK >&2; printf 'no end %s' $RANK"
+
+
+def test_run_shows_all_ranks_each_line_after_its_number(environment: dict[str, str]) -> None:
+    command = [*CORRAL, "run", "-q", "--ranks-per-node", "3", "--cpus", "0.1", "--", "sh", "-c", RANKS]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60, text=True)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == sorted(
+        line for rank in range(3) for line in (f"{rank}: out {rank}", f"{rank}: no end {rank}")
+    )
+    assert sorted(done.stderr.splitlines()) == [f"{rank}: err {rank}" for rank in range(3)]
+
+
+def test_run_of_one_rank_among_several_is_as_it_is(corral: Corral) -> None:
+    words = ["run", "-q", "--ranks-per-node", "3", "--cpus", "0.1"]
+    assert corral(*words, "--rank", "1", "--", "sh", "-c", RANKS).out == "out 1\nno end 1"
+    refused = corral(*words, "--rank", "3", "--", "true")
+    assert (refused.code, "ranks 0 to 2" in refused.error) == (2, True)
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda data: data != b""), max_size=12))
+def test_labelled_lines_are_whole_however_they_come(pieces: list[bytes]) -> None:
+    out = io.BytesIO()
+    labelled = Labelled(out, b"7: ")
+    for piece in pieces:
+        labelled.write(piece)
+    labelled.finish()
+    lines = b"".join(pieces).split(b"\n")
+    whole = lines[:-1] + ([lines[-1]] if lines[-1] else [])
+    assert out.getvalue() == b"".join(b"7: " + line + b"\n" for line in whole)
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    out = io.BytesIO()
+    Labelled(out, b"7: ").write(b"x" * 200_000)
+    assert len(out.getvalue()) > 190_000

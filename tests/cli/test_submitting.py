@@ -168,7 +168,7 @@ def test_of_several_all_or_none_are_submitted(corral: Corral, client: Client, tm
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps([{"command": ["true"], "project": "none-of-it"}, {"command": []}]))
     assert corral("submit", "-f", str(spec)).code == 2
-    assert client.sessions(project="none-of-it")["items"] == []
+    assert client.sessions(project="none-of-it")["sessions"] == []
 
 
 def test_an_uploaded_tree_is_where_the_command_runs(corral: Corral, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_dry_run_submits_nothing(corral: Corral, client: Client) -> None:
     assert done.code == 0
     assert "starts" in done.out
     assert corral("submit", "--dry-run", "-o", "json", "--project", "dry", "--", "true").json()["infeasible"] is False
-    assert client.sessions(project="dry")["items"] == []
+    assert client.sessions(project="dry")["sessions"] == []
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])

@@ -6,7 +6,9 @@ Output is for the reader, errors are one line on stderr; with `-o json` they are
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +22,20 @@ if TYPE_CHECKING:
     from corral.client import AsyncClient, Client
 
 
+REMIND_S = 10.0
+
+
 @dataclass
 class Terminal:
-    """`output` is table, wide, json or name; the rest is where to find the control plane."""
+    """`output` is table, wide, json or name; `patience_s` is how long a broken connection is tried again; the rest is
+    where to find the control plane."""
 
     url: str | None = None
     token: str | None = None
     config: Path | None = None
     output: str = "table"
+    patience_s: float = 60.0
+    _reminded_s: float = -math.inf
 
     @property
     def as_json(self) -> bool:
@@ -38,13 +46,22 @@ class Terminal:
         without_httpx_command_line()
         from corral.client.sync import Client
 
-        return Client(self.url, self.token, config=self.config)
+        return Client(self.url, self.token, config=self.config, patience_s=self.patience_s, on_retry=self.reconnecting)
 
     def async_client(self) -> AsyncClient:
         without_httpx_command_line()
         from corral.client.aio import AsyncClient
 
-        return AsyncClient(self.url, self.token, config=self.config)
+        return AsyncClient(
+            self.url, self.token, config=self.config, patience_s=self.patience_s, on_retry=self.reconnecting
+        )
+
+    def reconnecting(self, fault: Fault, waited_s: float) -> None:
+        """Say now and then that nothing comes because nobody answers, once for all streams that wait together."""
+        now_s = time.monotonic()
+        if now_s - self._reminded_s >= REMIND_S:
+            self._reminded_s = now_s
+            self.note(f"{fault.message}; trying again, {waited_s:.0f} of {self.patience_s:g} s")
 
     def print(self, text: str) -> None:
         print(text)
@@ -54,7 +71,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """One line beside the output, for people."""
-        print(f"corral: {text}", file=sys.stderr)
+        print(f"corral: {one_line(text)}", file=sys.stderr, flush=True)
 
     def fail(self, fault: Fault) -> int:
         """Tell an error; answers the exit code."""

@@ -37,6 +37,12 @@ def path() -> click.Path:
     return click.Path(path_type=Path)
 
 
+PATIENCE = option(
+    "--patience", type=click.FloatRange(0), default=60.0, metavar="S", envvar="CORRAL_PATIENCE",
+    help="How long to try again when the connection broke (60; CORRAL_PATIENCE).",
+)  # fmt: skip
+
+
 def verb(
     name: str, *params: click.Parameter, formats: Sequence[str] = (), cls: type[click.Command] = click.Command
 ) -> Callable[[Function], click.Command]:
@@ -46,6 +52,7 @@ def verb(
         def command(**values: Any) -> int:
             said = {field: values.pop(field) for field in ("url", "token", "config")}
             terminal = Terminal(**said, output=values.pop("output", "table"))
+            terminal.patience_s = values.pop("patience", terminal.patience_s)
             return _run(terminal, partial(function, terminal, **values))
 
         return cls(

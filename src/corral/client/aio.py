@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,15 +15,13 @@ from corral.client import calls, host, shapes
 from corral.client.calls import Call
 from corral.client.config import Connection, resolve
 from corral.client.errors import AnsweredNotFound
-from corral.client.following import Followed, FollowedEvents, FollowedLog, LogChunk, Patience
+from corral.client.following import PATIENCE_S, Followed, FollowedEvents, FollowedLog, LogChunk, OnRetry, Patience
 from corral.client.http import (
     NEVER_SENT,
     broken,
     content_of,
     cut_off,
-    items_of,
     options_of,
-    page_of,
     pauses_of,
     request_of,
     require_success,
@@ -35,7 +34,11 @@ PIECE_BYTES = 256 * 1024
 
 
 class AsyncClient:
-    """A control plane. Without arguments, the one that `corral` on the command line would use."""
+    """A control plane. Without arguments, the one that `corral` on the command line would use.
+
+    What waits or follows outlives a connection: it tries again for `patience_s` seconds from the first failure on, and
+    raises `Unreachable` after them. `on_retry` hears of each failure, and how many seconds there was nothing else.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,12 @@ class AsyncClient:
         *,
         config: Path | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        patience_s: float = PATIENCE_S,
+        on_retry: OnRetry | None = None,
     ) -> None:
         self.connection: Connection = resolve(host.environment(), url=url, token=token, config=config)
+        self._patience = partial(Patience, patience_s, host.now_s, on_retry)
+        self._answered = False
         self._http = httpx.AsyncClient(**options_of(self.connection), transport=transport)
 
     async def __aenter__(self) -> Self:
@@ -70,7 +77,7 @@ class AsyncClient:
     ) -> list[shapes.Session]:
         """Submit many: all, or none."""
         answer = await self._ask(calls.submit_batch(sessions, idempotency_key or host.new_key()))
-        return page_of(answer)["items"]
+        return answer["sessions"]
 
     async def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
         """What submitting this would meet, without submitting it."""
@@ -100,13 +107,13 @@ class AsyncClient:
 
     async def sessions(self, **filters: object) -> shapes.SessionPage:
         """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
-        return page_of(await self._ask(calls.list_sessions(filters)))
+        return await self._ask(calls.list_sessions(filters))
 
     async def all_sessions(self, **filters: object) -> AsyncIterator[shapes.Session]:
         """All sessions that fit, page by page."""
         while True:
             page = await self.sessions(**filters)
-            for session in page["items"]:
+            for session in page["sessions"]:
                 yield session
             if page["next"] is None:
                 return
@@ -131,11 +138,11 @@ class AsyncClient:
 
     async def history(self, session: str) -> list[shapes.Event]:
         """Everything that happened to it, in order and without gaps."""
-        return items_of(await self._ask(calls.story(session, "history")))
+        return await self._ask(calls.story(session, "history"))
 
     async def attempts(self, session: str) -> list[shapes.Attempt]:
         """Every try that got room, oldest first."""
-        return items_of(await self._ask(calls.story(session, "attempts")))
+        return await self._ask(calls.story(session, "attempts"))
 
     async def launches(self, session: str) -> shapes.Launches:
         """The chain of records that shows each launch began at most once."""
@@ -147,7 +154,7 @@ class AsyncClient:
 
     async def wait(self, session: str, timeout_s: float | None = None) -> shapes.Session:
         """The session once it has ended, or as it is when the time is out."""
-        patience = Patience()
+        patience = self._patience(worked=self._answered)
         deadline = None if timeout_s is None else host.now_s() + timeout_s
         while True:
             left_s = calls.LONGEST_POLL_S if deadline is None else deadline - host.now_s()
@@ -187,7 +194,7 @@ class AsyncClient:
     # --- the cluster
 
     async def nodes(self) -> list[shapes.Node]:
-        return items_of(await self._ask(calls.get(f"{calls.API}/nodes")))
+        return await self._ask(calls.get(f"{calls.API}/nodes"))
 
     async def node(self, name: str) -> shapes.NodeDetail:
         """One node, its devices and the sessions that live on it."""
@@ -198,10 +205,10 @@ class AsyncClient:
         return await self._ask(calls.confirm_dead(node))
 
     async def devices(self) -> list[shapes.Device]:
-        return items_of(await self._ask(calls.get(f"{calls.API}/devices")))
+        return await self._ask(calls.get(f"{calls.API}/devices"))
 
     async def groups(self) -> list[shapes.Group]:
-        return items_of(await self._ask(calls.get(f"{calls.API}/groups")))
+        return await self._ask(calls.get(f"{calls.API}/groups"))
 
     async def doctor(self) -> shapes.Diagnosis:
         """Every invariant held against every row, and the state of the loops and nodes."""
@@ -218,7 +225,9 @@ class AsyncClient:
     async def _send(self, call: Call, content: Path | bytes | None = None) -> httpx.Response:
         for pause_s in pauses_of(call):
             try:
-                return await self._once(call, content)
+                response = await self._once(call, content)
+                self._answered = True
+                return response
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or isinstance(error, NEVER_SENT):
                     raise broken(self.connection, error) from error
@@ -242,7 +251,7 @@ class AsyncClient:
             raise broken(self.connection, error) from error
 
     async def _follow(self, followed: Followed[T]) -> AsyncIterator[T]:
-        patience = Patience()
+        patience = self._patience(worked=self._answered)
         while not followed.over:
             reader = EventReader()
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from corral.client.calls import Call, follow_events, follow_logs
@@ -21,7 +22,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
-MOST_FAILURES = 40  # in a row, about three minutes
+MOST_DOUBLINGS = 16
+PATIENCE_S = 60.0
 
 
 class LogChunk(NamedTuple):
@@ -84,12 +86,22 @@ class FollowedEvents:
         return Event(**said)
 
 
-class Patience:
-    """How often a broken connection is tried again. One that never worked is not; neither is a lasting refusal."""
+OnRetry = Callable[[Fault, float], None]
 
-    def __init__(self) -> None:
+
+class Patience:
+    """How long a broken connection is tried again: `limit_s` from the first failure on since it last worked. One that
+    never worked is not; neither is a lasting refusal. `on_retry` hears of each failure, and how long there have been
+    nothing else. `worked`: the control plane has answered this client before."""
+
+    def __init__(self, limit_s: float, now_s: Callable[[], float], on_retry: OnRetry | None = None,
+                 *, worked: bool = False) -> None:  # fmt: skip
+        self._limit_s = limit_s
+        self._now_s = now_s
+        self._on_retry = on_retry
         self._failures = 0
-        self._worked = False
+        self._since_s = 0.0
+        self._worked = worked
 
     def connected(self) -> None:
         """Somebody answers; whether anything comes of it is not known yet."""
@@ -100,10 +112,19 @@ class Patience:
 
     def pause_s(self, fault: Fault) -> float:
         """Seconds until the next try; raises the fault when there is none."""
-        self._failures += 1
-        if not isinstance(fault, Unavailable) or not self._worked or self._failures > MOST_FAILURES:
+        if not isinstance(fault, Unavailable) or not self._worked:
             raise fault
-        return min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S)
+        now_s = self._now_s()
+        if self._failures == 0:
+            self._since_s = now_s
+        waited_s = now_s - self._since_s
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        if waited_s + pause_s > self._limit_s:
+            raise fault
+        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
+        if self._on_retry is not None:
+            self._on_retry(fault, waited_s)
+        return pause_s
 
 
 def _said(event: ServerEvent) -> dict[str, Any]:

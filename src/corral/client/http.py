@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ def options_of(connection: Connection) -> dict[str, Any]:
         "headers": headers,
         "verify": connection.url.startswith("https:"),
         "trust_env": not _loopback(connection.url),
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),  # each stream is one
     }
 
 
@@ -71,16 +71,6 @@ def require_success(response: httpx.Response) -> None:
     """Raise what the answer says; its body must have been read."""
     if not response.is_success:
         raise answered(response.status_code, response.content)
-
-
-def page_of(answer: Mapping[str, Any]) -> Any:
-    """A page of sessions, whatever the list is called in it."""
-    return {"items": answer.get("items", answer.get("sessions", [])), "next": answer.get("next")}
-
-
-def items_of(answer: Any) -> Any:
-    """The list in an answer that is a list, or holds one."""
-    return answer if isinstance(answer, list) else answer["items"]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _loopback(url: str) -> bool:

@@ -130,7 +130,7 @@ class Session(TypedDict):
 class SessionPage(TypedDict):
     """One page of sessions, newest first; `next` asks for the following one."""
 
-    items: list[Session]
+    sessions: list[Session]
     next: str | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,15 +15,13 @@ from corral.client import calls, host, shapes
 from corral.client.calls import Call
 from corral.client.config import Connection, resolve
 from corral.client.errors import AnsweredNotFound
-from corral.client.following import Followed, FollowedEvents, FollowedLog, LogChunk, Patience
+from corral.client.following import PATIENCE_S, Followed, FollowedEvents, FollowedLog, LogChunk, OnRetry, Patience
 from corral.client.http import (
     NEVER_SENT,
     broken,
     content_of,
     cut_off,
-    items_of,
     options_of,
-    page_of,
     pauses_of,
     request_of,
     require_success,
@@ -34,7 +33,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A control plane. Without arguments, the one that `corral` on the command line would use."""
+    """A control plane. Without arguments, the one that `corral` on the command line would use.
+
+    What waits or follows outlives a connection: it tries again for `patience_s` seconds from the first failure on, and
+    raises `Unreachable` after them. `on_retry` hears of each failure, and how many seconds there was nothing else.
+    """
 
     def __init__(
         self,
@@ -43,8 +46,12 @@ class Client:
         *,
         config: Path | None = None,
         transport: httpx.BaseTransport | None = None,
+        patience_s: float = PATIENCE_S,
+        on_retry: OnRetry | None = None,
     ) -> None:
         self.connection: Connection = resolve(host.environment(), url=url, token=token, config=config)
+        self._patience = partial(Patience, patience_s, host.now_s, on_retry)
+        self._answered = False
         self._http = httpx.Client(**options_of(self.connection), transport=transport)
 
     def __enter__(self) -> Self:
@@ -68,7 +75,7 @@ class Client:
         self, sessions: Sequence[shapes.SessionFields], *, idempotency_key: str | None = None
     ) -> list[shapes.Session]:
         """Submit many: all, or none."""
-        return page_of(self._ask(calls.submit_batch(sessions, idempotency_key or host.new_key())))["items"]
+        return self._ask(calls.submit_batch(sessions, idempotency_key or host.new_key()))["sessions"]
 
     def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
         """What submitting this would meet, without submitting it."""
@@ -98,13 +105,13 @@ class Client:
 
     def sessions(self, **filters: object) -> shapes.SessionPage:
         """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
-        return page_of(self._ask(calls.list_sessions(filters)))
+        return self._ask(calls.list_sessions(filters))
 
     def all_sessions(self, **filters: object) -> Iterator[shapes.Session]:
         """All sessions that fit, page by page."""
         while True:
             page = self.sessions(**filters)
-            yield from page["items"]
+            yield from page["sessions"]
             if page["next"] is None:
                 return
             filters["cursor"] = page["next"]
@@ -128,11 +135,11 @@ class Client:
 
     def history(self, session: str) -> list[shapes.Event]:
         """Everything that happened to it, in order and without gaps."""
-        return items_of(self._ask(calls.story(session, "history")))
+        return self._ask(calls.story(session, "history"))
 
     def attempts(self, session: str) -> list[shapes.Attempt]:
         """Every try that got room, oldest first."""
-        return items_of(self._ask(calls.story(session, "attempts")))
+        return self._ask(calls.story(session, "attempts"))
 
     def launches(self, session: str) -> shapes.Launches:
         """The chain of records that shows each launch began at most once."""
@@ -144,7 +151,7 @@ class Client:
 
     def wait(self, session: str, timeout_s: float | None = None) -> shapes.Session:
         """The session once it has ended, or as it is when the time is out."""
-        patience = Patience()
+        patience = self._patience(worked=self._answered)
         deadline = None if timeout_s is None else host.now_s() + timeout_s
         while True:
             left_s = calls.LONGEST_POLL_S if deadline is None else deadline - host.now_s()
@@ -183,7 +190,7 @@ class Client:
     # --- the cluster
 
     def nodes(self) -> list[shapes.Node]:
-        return items_of(self._ask(calls.get(f"{calls.API}/nodes")))
+        return self._ask(calls.get(f"{calls.API}/nodes"))
 
     def node(self, name: str) -> shapes.NodeDetail:
         """One node, its devices and the sessions that live on it."""
@@ -194,10 +201,10 @@ class Client:
         return self._ask(calls.confirm_dead(node))
 
     def devices(self) -> list[shapes.Device]:
-        return items_of(self._ask(calls.get(f"{calls.API}/devices")))
+        return self._ask(calls.get(f"{calls.API}/devices"))
 
     def groups(self) -> list[shapes.Group]:
-        return items_of(self._ask(calls.get(f"{calls.API}/groups")))
+        return self._ask(calls.get(f"{calls.API}/groups"))
 
     def doctor(self) -> shapes.Diagnosis:
         """Every invariant held against every row, and the state of the loops and nodes."""
@@ -214,7 +221,9 @@ class Client:
     def _send(self, call: Call, content: Path | bytes | None = None) -> httpx.Response:
         for pause_s in pauses_of(call):
             try:
-                return self._once(call, content)
+                response = self._once(call, content)
+                self._answered = True
+                return response
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or isinstance(error, NEVER_SENT):
                     raise broken(self.connection, error) from error
@@ -239,7 +248,7 @@ class Client:
             raise broken(self.connection, error) from error
 
     def _follow(self, followed: Followed[T]) -> Iterator[T]:
-        patience = Patience()
+        patience = self._patience(worked=self._answered)
         while not followed.over:
             reader = EventReader()
             try:

@@ -15,7 +15,7 @@ from corral.cli import exits
 from corral.cli.render import show_session, show_sessions
 from corral.cli.request import pairs
 from corral.cli.terminal import Terminal, write_bytes
-from corral.cli.verbs import LISTED, SHOWN, argument, option, verb
+from corral.cli.verbs import LISTED, PATIENCE, SHOWN, argument, option, verb
 from corral.model.faults import Fault, Invalid
 
 ID = argument("id_", "ID")
@@ -54,7 +54,7 @@ def ps(terminal: Terminal, phase: tuple[str, ...], everything: bool, limit: int,
 def _list(terminal: Terminal, filters: dict[str, Any], limit: int) -> tuple[list[Any], bool]:
     if 0 < limit <= PAGE:
         page = terminal.client.sessions(**filters, limit=limit)
-        return list(page["items"]), page["next"] is not None
+        return list(page["sessions"]), page["next"] is not None
     found: list[Any] = []
     for one in terminal.client.all_sessions(**filters, limit=PAGE):
         if limit and len(found) == limit:
@@ -75,6 +75,7 @@ def show(terminal: Terminal, ids: tuple[str, ...]) -> int:
     "wait",
     IDS,
     option("--timeout", type=click.FloatRange(0), metavar="S", help="Give up after so many seconds."),
+    PATIENCE,
     formats=SHOWN,
 )
 def wait(terminal: Terminal, ids: tuple[str, ...], timeout: float | None) -> int:
@@ -144,6 +145,7 @@ def update(terminal: Terminal, ids: tuple[str, ...], **given: Any) -> int:
     option("--stderr", is_flag=True, help="Its standard error."),
     option("--attempt", type=click.IntRange(1), help="Of which attempt; default the newest."),
     option("--offset", type=click.IntRange(0), default=0, help="From this byte on."),
+    PATIENCE,
 )
 def logs(terminal: Terminal, id_: str, follow: bool, stderr: bool, offset: int, **which: Any) -> None:
     """Print a session's output."""

@@ -11,7 +11,7 @@ import click
 from corral.cli.commands.sessions import ID
 from corral.cli.render import show_event, show_explanation, show_history, show_launches
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import TOLD, option, verb
+from corral.cli.verbs import PATIENCE, TOLD, option, verb
 
 
 @verb("history", ID, formats=TOLD)
@@ -28,6 +28,7 @@ def history(terminal: Terminal, id_: str) -> None:
     "events",
     option("-f", "--follow", is_flag=True, help="Go on with what happens."),
     option("--after", type=click.IntRange(0), default=0, metavar="N", help="Only what came after this event."),
+    PATIENCE,
     formats=TOLD,
 )
 def events(terminal: Terminal, follow: bool, after: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,11 +15,12 @@ from corral.cli import exits, request, scripts, specfile
 from corral.cli.options import SUBMIT
 from corral.cli.render import show_plan
 from corral.cli.terminal import Terminal, one_line
-from corral.cli.verbs import SHOWN, argument, verb
+from corral.cli.verbs import PATIENCE, SHOWN, argument, option, verb
 from corral.model.faults import Invalid, Refused
 from corral.model.spec import NAME
 
 SCRIPT = "corral.script"
+RANK = option("--rank", type=click.IntRange(0), metavar="N", help="Show this rank only; default all.")
 WORDS = argument("words", "-- COMMAND [ARG]... | SCRIPT [ARG]...", nargs=-1)
 
 
@@ -60,9 +62,12 @@ def submit(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
     return 0
 
 
-@verb("run", WORDS, *SUBMIT, formats=SHOWN, cls=SubmitCommand)
-def run(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
-    """Submit a session, show its output as it comes, and exit as it does. Ctrl-C asks it to stop."""
+@verb("run", WORDS, *SUBMIT, RANK, PATIENCE, formats=SHOWN, cls=SubmitCommand)
+def run(terminal: Terminal, words: tuple[str, ...], rank: int | None, **values: Any) -> int:
+    """Submit a session, show its output as it comes, and exit as it does. Ctrl-C asks it to stop.
+
+    Of several ranks all are shown, each line after its rank's number, as `0: line`.
+    """
     bodies = _bodies(terminal, list(words), values)
     if values["dry_run"]:
         return _dry_run(terminal, bodies)
@@ -70,13 +75,23 @@ def run(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
         raise Invalid("one_session", f"run follows one session; -f gives {len(bodies)}: use submit", subject="-f")
     from corral.cli.attending import attend
 
+    _require_rank(rank, bodies[0])
     session = _submit(terminal, bodies)[0]
     if not values["quiet"]:
         terminal.note(f"session {session['id']} submitted")
-    ended = attend(terminal, session["id"])
+    ended = attend(terminal, session["id"], rank)
     if terminal.as_json:
         terminal.print_json(ended)
     return exits.code_of_session(ended)
+
+
+def _require_rank(rank: int | None, body: Mapping[str, Any]) -> None:
+    """Before anything is submitted; what is no number is the control plane's to refuse."""
+    counts = [body.get(name) or 1 for name in ("nodes", "ranks_per_node")]
+    if rank is not None and all(isinstance(count, int) for count in counts) and rank >= math.prod(counts):
+        raise Invalid(
+            "no_such_rank", f"--rank {rank}: this session has ranks 0 to {math.prod(counts) - 1}", subject="--rank"
+        )
 
 
 def _dry_run(terminal: Terminal, bodies: list[dict[str, Any]]) -> int:
