@@ -15,14 +15,13 @@ import time
 import traceback
 from dataclasses import replace
 
-from corral.agent import jobdir, linux, trees
+from corral.agent import jobdir, linux, orders, trees
 from corral.agent.birth import give_birth, trouble_of
 from corral.agent.birthplan import Birth, Inherited
 from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import (
     BadJobFile,
     Go,
-    JsonObject,
     LogEnd,
     Permission,
     Result,
@@ -181,29 +180,16 @@ class PosixJob:
         self._notify()
 
     async def read_go(self) -> Go | None:
-        raw = self._read(jobdir.GO)
-        try:
-            return None if raw is None else Go.from_json(raw)
-        except BadJobFile as error:
-            raise CannotStart(Trouble("bad_go", str(error))) from None
+        go = orders.read_go(self._folder)
+        if isinstance(go, Trouble):
+            raise CannotStart(go)
+        return go
 
     async def read_stop(self) -> Stop | None:
-        raw = self._read(jobdir.STOP)
-        try:
-            return None if raw is None else Stop.from_json(raw)
-        except BadJobFile as error:
-            return Stop("stop", str(error))
+        return orders.read_stop(self._folder)
 
     async def read_limit(self, current_s: float | None) -> float | None:
-        raw = self._read(jobdir.LIMIT)
-        value = current_s if raw is None else raw.get("time_limit_s", current_s)
-        return value if value is None or isinstance(value, int | float) else current_s
-
-    def _read(self, name: str) -> JsonObject | None:
-        try:
-            return jobdir.read_object(self._folder, name)
-        except jobdir.Unreadable:
-            return {}
+        return orders.read_limit(self._folder, current_s)
 
     # --- the command ---
 
@@ -308,18 +294,10 @@ class PosixJob:
     async def write_stop_file(
         self, reason: str, message: str, seconds_left: float, deadline: str | float | None
     ) -> None:
-        path = self.spec.stop_file
-        if path is None:
-            return
-        at = deadline if deadline is not None else self.wall_s() + seconds_left
-        notice: JsonObject = {"reason": reason, "message": message, "seconds_left": seconds_left, "deadline": at}
-        folder, name = os.path.split(path)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            jobdir.write_object(folder, name, notice)
-            os.chmod(path, 0o644)
-        except OSError:
-            pass  # a full disk must not keep a job from being stopped
+        if self.spec.stop_file is not None:
+            at = deadline if deadline is not None else self.wall_s() + seconds_left
+            notice = {"reason": reason, "message": message, "seconds_left": seconds_left, "deadline": at}
+            orders.leave_notice(self.spec.stop_file, notice)
 
     async def kill_tree(self) -> None:
         if self._result_untold:
