@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
 from corral.api.app import create_app
 from corral.api.routes.cluster import loop_findings
+from corral.api.routes.health import COUNT_ENDED_S
 from corral.clock import SystemClock, SystemIds
 from corral.reconcile.loop import LoopHealth
+from corral.store import sql
 from corral.store.create import open_store
+from corral.store.reads import SqlReads
 from tests.api.face import Face, Served, problem
 
 
@@ -73,3 +77,35 @@ def test_a_fault_of_ours_is_one_problem_without_a_traceback(database: Path) -> N
         store.close()
     assert problem(response) == (500, "internal")
     assert "Traceback" not in response.text
+
+
+def counted(face: Face) -> dict[str, float]:
+    lines = face.client.get("/metrics").text.splitlines()
+    return {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("corral_sessions{")}
+
+
+def test_counting_looks_at_what_lives_and_now_and_then_at_all(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    over, _ = face.submit(), face.submit()
+    face.post(f"/api/v1/sessions/{over['id']}/cancel")
+    assert counted(face) == {"pending": 1, "ended": 1}
+    scans: list[str] = []
+    whole = SqlReads.count_sessions
+    monkeypatch.setattr(SqlReads, "count_sessions", lambda self: scans.append("all") or whole(self))
+    face.submit()
+    for _ in range(3):
+        assert counted(face) == {"pending": 2, "ended": 1}
+        assert face.client.get("/").status_code == 200
+    assert scans == []
+    face.app.state.context.ended.at -= COUNT_ENDED_S
+    face.post("/api/v1/sessions/last/cancel")
+    assert counted(face) == {"pending": 1, "ended": 2}
+    assert scans == ["all"]
+
+
+def test_what_lives_is_counted_by_its_index_and_content_is_looked_up_without_being_read(face: Face) -> None:
+    def plan(statement: str, *parameters: str) -> str:
+        rows = face.tx(lambda tx: tx._connection.raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall())  # pyright: ignore
+        return " ".join(str(row[-1]) for row in rows)
+
+    assert "USING COVERING INDEX session_live" in plan(sql.SESSION_COUNTS_LIVE)
+    assert "USING COVERING INDEX" in plan(sql.HAS_BLOB.replace(":digest", "?"), "x")

@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from corral import __version__
 from corral.api import openapi, problems
 from corral.api.bodies import JSON_LIMIT_BYTES, UPLOAD_LIMIT_BYTES, Gate
-from corral.api.context import Context
+from corral.api.context import Context, Ended
 from corral.api.credentials import Credentials
 from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
 from corral.api.relay import DIAL_WAIT_S, Relay
@@ -65,6 +65,7 @@ def create_app(
         stopping or asyncio.Event(),
         health_of,
         {} if refused is None else refused,
+        Ended(),
     )
     app.router.route_class = PolicyRoute
     problems.install(app)

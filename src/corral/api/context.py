@@ -18,6 +18,14 @@ from corral.ports import Clock, Ids, Store
 from corral.reconcile.loop import LoopHealth
 
 
+@dataclass(slots=True)
+class Ended:
+    """How many sessions had ended when they were last counted."""
+
+    number: int = 0
+    at: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """`url` is how agents reach this very manager, `by` its name in what it writes; `stopping` is set once it ends;
@@ -34,6 +42,7 @@ class Context:
     stopping: asyncio.Event
     loops: Callable[[], Sequence[LoopHealth]]
     refused: dict[str, Fault]
+    ended: Ended
 
 
 def context_of(connection: HTTPConnection) -> Context:

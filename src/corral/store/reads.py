@@ -98,6 +98,9 @@ class SqlReads:
     def count_sessions(self) -> dict[str, int]:
         return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS)}
 
+    def count_live(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS_LIVE)}
+
     def position(self, session: Session) -> int | None:
         if session.phase != "pending":
             return None
@@ -230,6 +233,9 @@ class SqlReads:
 
     def streams(self, node: str) -> list[wire.StreamOrder]:
         return [wire.decode(row[0], wire.StreamOrder) for row in self._rows(sql.STREAMS, node=node)]
+
+    def has_blob(self, digest: str) -> bool:
+        return bool(self._rows(sql.HAS_BLOB, digest=digest))
 
     def blob(self, digest: str) -> bytes | None:
         found = self._rows(sql.BLOB, digest=digest)

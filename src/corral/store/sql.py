@@ -32,6 +32,7 @@ SESSION_PREFIX = "SELECT id FROM session WHERE id >= :low AND id < :high ORDER B
 SESSION_KEY = "SELECT id, digest FROM session WHERE project = :project AND idempotency_key = :key"
 SESSION_NEWEST = "SELECT id FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
 SESSION_COUNTS = "SELECT phase, COUNT(*) FROM session GROUP BY phase"
+SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase"
 SESSION_POSITION = """
 SELECT COUNT(*) + 1 FROM session
 WHERE phase = 'pending' AND wanted = 'run' AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
@@ -263,6 +264,7 @@ ADD_STREAM = "INSERT INTO stream (id, node, body, at) VALUES (:id, :node, :body,
 DROP_STREAM = "DELETE FROM stream WHERE id = :id"
 DROP_OLD_STREAMS = "DELETE FROM stream WHERE at < :before"
 BLOB = "SELECT data FROM blob WHERE digest = :digest"
+HAS_BLOB = "SELECT 1 FROM blob WHERE digest = :digest"
 PUT_BLOB = "INSERT INTO blob (digest, data, at) VALUES (:digest, :data, :now) ON CONFLICT DO NOTHING"
 CREDENTIAL = "SELECT name, kind FROM credential WHERE digest = :digest"
 ANY_CREDENTIAL = "SELECT 1 FROM credential LIMIT 1"

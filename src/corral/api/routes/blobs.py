@@ -44,8 +44,8 @@ async def put(here: Here, request: Request, digest: str) -> Response:
 @allow(Policy.USER)
 async def head(here: Here, digest: str) -> Response:
     """Whether it is stored."""
-    data = await here.store.read("content", lambda reads: reads.blob(_checked(digest)))
-    return Response(status_code=404 if data is None else 200)
+    found = await here.store.read("has content", lambda reads: reads.has_blob(_checked(digest)))
+    return Response(status_code=200 if found else 404)
 
 
 @router.get("/api/v1/agent/blobs/{digest}", responses=bytes_of("application/octet-stream"))

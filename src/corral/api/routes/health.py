@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from fastapi import Response
 from fastapi.responses import HTMLResponse
@@ -13,9 +15,11 @@ from corral.api.page import status_page
 from corral.api.policy import Policy, allow, routes
 from corral.api.routes.cluster import Finding, loop_findings
 from corral.model.faults import Unavailable
+from corral.model.lifecycle import Phase
 from corral.ports import Reads
 
 router = routes("health")
+COUNT_ENDED_S = 60.0
 
 
 class LoopView(msgspec.Struct):
@@ -85,17 +89,26 @@ def _loops(here: Context) -> list[LoopView]:
 @allow(Policy.PUBLIC)
 async def metrics(here: Here) -> Response:
     """Numbers for Prometheus."""
-    sessions, nodes = await here.store.read("counts", counts)
+    sessions, nodes = await counts(here)
     page = here.metrics.page(sessions, nodes, here.loops(), here.clock.mono())
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def counts(reads: Reads) -> tuple[dict[str, int], dict[str, int]]:
-    """Sessions by phase, nodes by state."""
-    states: dict[str, int] = {}
-    for node in reads.nodes().values():
-        states[node.state] = states.get(node.state, 0) + 1
-    return reads.count_sessions(), states
+async def counts(here: Context) -> tuple[dict[str, int], dict[str, int]]:
+    """Sessions by phase, nodes by state. To count what has ended is to look at all there ever was: anybody may ask
+    this, so it is done now and then only, and the number may be a minute old."""
+    now = here.clock.mono()
+    counted = here.ended
+    recount = counted.at is None or now - counted.at >= COUNT_ENDED_S
+
+    def look(reads: Reads) -> tuple[dict[str, int], dict[str, int]]:
+        states = Counter(str(node.state) for node in reads.nodes().values())
+        return reads.count_sessions() if recount else reads.count_live(), dict(states)
+
+    sessions, nodes = await here.store.read("counts", look)
+    if recount:
+        counted.number, counted.at = sessions.get(Phase.ENDED, 0), now
+    return sessions | {Phase.ENDED.value: counted.number}, nodes
 
 
 @router.get("/version", responses=json_of(VersionView))
@@ -108,7 +121,7 @@ async def version() -> Response:
 @allow(Policy.PUBLIC)
 async def page(here: Here) -> Response:
     """A page for people: counts only, nothing that needs a credential."""
-    sessions, nodes = await here.store.read("counts", counts)
+    sessions, nodes = await counts(here)
     return HTMLResponse(
         status_page(sessions, nodes),
         headers={"Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'"},

@@ -121,7 +121,7 @@ async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tu
 def _content_is_there(tx: Tx, specs: Sequence[SessionSpec]) -> None:
     digests = {digest for spec in specs for digest in (spec.script, spec.upload, spec.bootstrap) if digest}
     for digest in sorted(digests):
-        if tx.blob(digest) is None:
+        if not tx.has_blob(digest):
             raise Invalid("no_such_blob", f"{digest} is not stored here; PUT it to /api/v1/blobs/{digest} first",
                           subject=digest)  # fmt: skip
 
