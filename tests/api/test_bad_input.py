@@ -194,6 +194,21 @@ def test_a_body_larger_than_agreed_is_refused_before_it_is_read(database: Any) -
         ("/api/v1/sessions?phase=dancing", 422, "bad_request"),
         ("/api/v1/sessions?owner=%00", 422, "bad_request"),
         ("/api/v1/sessions?label=x", 422, "bad_pair"),
+        ("/api/v1/sessions?phase=pending&phase=dancing", 422, "bad_request"),
+        ("/api/v1/sessions?state=pending", 422, "unknown_parameter"),
+        ("/api/v1/sessions?=", 422, "unknown_parameter"),
+        ("/api/v1/sessions?limit=1&limit=2", 422, "bad_request"),
+        ("/api/v1/sessions?limit=nan", 422, "bad_request"),
+        ("/api/v1/sessions?limit=1e3", 422, "bad_request"),
+        ("/api/v1/nodes?name=n1", 422, "unknown_parameter"),
+        ("/api/v1/doctor?repair=1", 422, "unknown_parameter"),
+        ("/api/v1/sessions/last/wait?timeout_s=nan", 422, "bad_request"),
+        ("/api/v1/sessions/last/wait?timeout_s=inf", 422, "bad_request"),
+        ("/api/v1/sessions/last/wait?timeout_s=-inf", 422, "bad_request"),
+        ("/api/v1/sessions/last/wait?timeout=3", 422, "unknown_parameter"),
+        ("/api/v1/sessions/last/logs?rank=inf", 422, "bad_request"),
+        ("/api/v1/sessions/last/logs?stream=stdin", 422, "bad_request"),
+        ("/api/v1/events?follow=maybe", 422, "bad_request"),
         ("/api/v1/events:page?after=-1", 422, "bad_request"),
         ("/api/v1/events:page?after=" + "9" * 30, 422, "bad_request"),
         ("/api/v1/nodes/none", 404, "no_such_node"),
@@ -243,3 +258,39 @@ def test_a_body_that_announces_nonsense_as_its_length_is_no_fault_of_ours(face: 
 def test_updates_that_make_no_sense(face: Face, body: dict[str, Any], code: str) -> None:
     id_ = face.submit()["id"]
     assert problem(face.request("PATCH", f"/api/v1/sessions/{id_}", json=body)) == (422, code)
+
+
+def test_a_parameter_that_would_change_nothing_stores_nothing(deaf: Face) -> None:
+    for path in ("/api/v1/sessions?dry_run=1", "/api/v1/sessions:batch?hold=1", "/api/v1/sessions:plan?x"):
+        body = {"sessions": [RUN]} if "batch" in path else RUN
+        response = deaf.request("POST", path, json=body)
+        assert problem(response) == (422, "unknown_parameter")
+    assert deaf.get("/api/v1/sessions")["sessions"] == []
+
+
+def test_probes_may_carry_what_they_like(deaf: Face) -> None:
+    for path in ("/livez", "/metrics", "/version"):
+        assert deaf.request("GET", f"{path}?_=123").status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", "a\x7fb", "x" * 256])
+def test_an_idempotency_key_that_is_none_is_not_ignored(deaf: Face, key: str) -> None:
+    for path, body in (("/api/v1/sessions", RUN), ("/api/v1/sessions:batch", {"sessions": [RUN]})):
+        response = deaf.request("POST", path, json=body, headers={"Idempotency-Key": key})
+        assert problem(response)[0] == 422, response.text
+        assert "key" in response.json()["detail"].lower()
+    assert deaf.get("/api/v1/sessions")["sessions"] == []
+
+
+@pytest.mark.parametrize("path", ["/api/v1/events?follow=false", "/api/v1/sessions/{id}/logs?follow=true"])
+def test_a_place_to_resume_from_that_is_none_is_not_the_beginning(face: Face, path: str) -> None:
+    path = path.replace("{id}", face.submit(hold=True)["id"])
+    for id_ in ("x", "-1", "9" * 30, "1.5"):
+        assert problem(face.request("GET", path, headers={"Last-Event-ID": id_})) == (422, "bad_event_id")
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-inf", "1e999", "0x10", "1_000", "٣"])
+def test_numbers_that_are_none_as_text(deaf: Face, amount: str) -> None:
+    for field in ("cpus", "memory", "vram", "time", "grace"):
+        response = deaf.request("POST", "/api/v1/sessions", json=RUN | {field: amount})
+        assert problem(response)[0] == 422, (field, response.text)

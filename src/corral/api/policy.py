@@ -5,10 +5,11 @@ A bearer token is known by its digest alone. What is not the caller's own does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -17,7 +18,7 @@ from starlette.requests import HTTPConnection
 from corral.api.bodies import JsonRequest, read_json
 from corral.api.context import context_of
 from corral.api.problems import Forbidden
-from corral.model.faults import Denied
+from corral.model.faults import Denied, Invalid
 from corral.model.session import Session
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -99,12 +100,30 @@ class PolicyRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()
         takes_json = self.body_field is not None
+        known = {field.alias: _is_list(field.field_info.annotation) for field in self.dependant.query_params}
 
         async def guarded(request: Request) -> Response:
             request.state.caller = await admit(request, self.policy)
+            if self.policy is not Policy.PUBLIC:  # probes of all kinds add what they like
+                _only_known(request, known)
             return await inner(JsonRequest(request, await read_json(request)) if takes_json else request)
 
         return guarded
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(one) is list for one in (annotation, *get_args(annotation)))
+
+
+def _only_known(request: Request, known: Mapping[str, bool]) -> None:
+    """A parameter that is not read, or read once of two, would be ignored in silence."""
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, count in counts.items():
+        if name not in known:
+            there = f"there are {', '.join(sorted(known))}" if known else "there are none here"
+            raise Invalid("unknown_parameter", f"there is no query parameter {name[:80]!r}; {there}", subject=name[:80])
+        if count > 1 and not known[name]:
+            raise Invalid("bad_request", f"query parameter {name!r} is given {count} times; give it once", subject=name)
 
 
 def routes(tag: str) -> APIRouter:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from fastapi.responses import StreamingResponse
 
-from corral.model.faults import Fault
+from corral.model.faults import Fault, Invalid
 
 HEARTBEAT_S = 15.0
 HEARTBEAT = b": alive\n\n"
@@ -33,6 +33,8 @@ def respond(stream: AsyncIterator[bytes]) -> StreamingResponse:
 
 def resume_point(last_event_id: str | None, asked: int) -> int:
     """Where to go on: what the client saw last, else what it asked for."""
-    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19:
+    if not last_event_id:
+        return asked
+    if last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19:
         return int(last_event_id)
-    return asked
+    raise Invalid("bad_event_id", f"Last-Event-ID {last_event_id[:80]!r} is none that was sent from here")

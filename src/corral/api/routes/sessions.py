@@ -68,13 +68,14 @@ async def submit(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]
 @allow(Policy.USER)
 async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Body()], key: Key = None) -> Response:
     """Submit many sessions: all, or none. The key is for the whole of the request."""
+    _checked_key(key)
     specs = [_numbered(number, lambda one=one: spec_of(one)) for number, one in enumerate(asked.sessions)]
     whole = hashlib.sha256(b"\n".join(spec_to_json(spec).encode() for spec in specs)).hexdigest() if key else ""
     new: list[NewSession] = []
     for number, (one, spec) in enumerate(zip(asked.sessions, specs, strict=True)):
         if key is not None and one.idempotency_key is not None:
             raise Invalid("two_keys", f"sessions[{number}]: give a key for the request or for the session, not both")
-        own_key = f"{_checked_key(key)}#{number}" if key else _key(one, None)
+        own_key = f"{key}#{number}" if key else _key(one, None)
         new.append(NewSession(here.ids.session_id(), spec, asking.name, own_key, whole or _digest(spec)))
     created, views = await _store(here, asking, new)
     return respond(SessionsView(views), 201 if created else 200)
@@ -157,14 +158,14 @@ def _numbered(number: int, make: Callable[[], SessionSpec]) -> SessionSpec:
 
 
 def _key(asked: SessionIn, header: str | None) -> str | None:
-    if header and asked.idempotency_key and header != asked.idempotency_key:
+    if header is not None and asked.idempotency_key and header != asked.idempotency_key:
         raise Invalid("two_keys", "the Idempotency-Key header and the field idempotency_key differ; give one of them")
-    return _checked_key(header or asked.idempotency_key)
+    return _checked_key(asked.idempotency_key if header is None else header)
 
 
 def _checked_key(key: str | None) -> str | None:
-    if key is not None and not key.isprintable():
-        raise Invalid("bad_idempotency_key", "an idempotency key is printable text")
+    if key is not None and not (key.strip() and key.isprintable()):
+        raise Invalid("bad_idempotency_key", "an idempotency key is printable text, and not empty")
     return key
 
 

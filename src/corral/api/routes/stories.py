@@ -110,7 +110,10 @@ async def spec(here: Here, asking: Asking, session_id: str) -> Response:
 @router.get("/api/v1/sessions/{session_id}/wait", responses=json_of(SessionView))
 @allow(Policy.USER)
 async def wait(
-    here: Here, asking: Asking, session_id: str, timeout_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 30.0
+    here: Here,
+    asking: Asking,
+    session_id: str,
+    timeout_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 30.0,
 ) -> Response:
     """The session once it has ended, or as it is when the time is out."""
     session = await here.store.read("find", lambda reads: find(reads, asking, session_id))
