@@ -226,6 +226,8 @@ class Daemon:
         self._jobs.outbox.news.clear()
         facts = (await self._jobs.outbox.facts())[:MAX_FACTS]
         foreign = self._jobs.foreign()
+        for token in self._jobs.stuck():
+            self._say(f"{token}: what is left of it does not die; it is killed again and again")
         message = wire.Exchange(
             node=self._me.name,
             incarnation=self._me.incarnation,

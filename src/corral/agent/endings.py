@@ -1,11 +1,14 @@
 """The end of a launch whose shim is dead: its tree is killed and proven empty, and only then called lost.
 
-Never decides that a shim is dead: `jobs` saw that, and the lock confirms it here.
+Never decides that a shim is dead: `looking` saw that, and the lock confirms it here.
 """
 
 from __future__ import annotations
 
+import contextlib
+
 from corral.agent import jobdir
+from corral.agent.job import KILL_GRACE_S
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import JobDirs, NoRoom, Trees
 from corral.ports import Clock, CrashPoint
@@ -17,11 +20,14 @@ CRASH_POINTS = ("agent.before_lost",)
 
 
 class Endings:
+    """`stuck`: launches whose tree outlives its killing; the killing goes on."""
+
     def __init__(self, dirs: JobDirs, trees: Trees, clock: Clock, point: CrashPoint) -> None:
         self._dirs = dirs
         self._trees = trees
         self._clock = clock
         self._point = point
+        self.stuck: set[str] = set()
 
     async def judge(self, token: str) -> None:
         """A run whose shim is gone without a last word: with the lock in hand and the tree proven empty, lost."""
@@ -53,15 +59,29 @@ class Endings:
                 await self._clock.sleep(LAST_KILL_PAUSE_S)
 
     async def tree_is_empty(self, token: str) -> bool:
-        return await self._trees.is_empty(token)
+        """A tree that cannot be read is not known to be empty."""
+        try:
+            return await self._trees.is_empty(token)
+        except OSError:
+            return False
+
+    async def kill(self, token: str) -> None:
+        """The shim that holds the lock, and its tree, once: what became of it is seen by looking."""
+        with contextlib.suppress(OSError):
+            await self._trees.kill(token)
 
     async def end_tree(self, token: str) -> None:
         """Kill until nothing is left, for ever if need be."""
         pause_s = KILL_PAUSE_S
-        while not await self._trees.is_empty(token):
-            await self._trees.kill(token)
-            if await self._trees.is_empty(token):
+        began_s = self._clock.mono()
+        while not await self.tree_is_empty(token):
+            await self.kill(token)
+            if await self.tree_is_empty(token):
                 break
+            if self._clock.mono() - began_s >= KILL_GRACE_S:
+                self.stuck.add(token)
             await self._clock.sleep(pause_s)
             pause_s = min(LAST_KILL_PAUSE_S, pause_s * 2)
-        await self._trees.remove(token)
+        self.stuck.discard(token)
+        with contextlib.suppress(OSError):
+            await self._trees.remove(token)

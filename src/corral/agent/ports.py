@@ -179,7 +179,7 @@ class Shims(Protocol):
         ...
 
     async def poke(self, pid: int, start_time: int) -> None:
-        """Tell this very process that its files changed (SIGUSR1)."""
+        """Tell this very process that its files changed (SIGUSR1), and to go on if it was stopped (SIGCONT)."""
         ...
 
     async def changes(self) -> set[str]:

@@ -158,7 +158,8 @@ class ZygoteShims:
             self._change(token)
 
     async def poke(self, pid: int, start_time: int) -> None:
-        trees.signal_exactly(pid, start_time, signal.SIGUSR1)
+        for signum in (signal.SIGUSR1, signal.SIGCONT):  # a job may have stopped its own shim
+            trees.signal_exactly(pid, start_time, signum)
 
     async def changes(self) -> set[str]:
         await self._news.wait()
