@@ -71,7 +71,7 @@ class SimFiles:
         self._tree = disk.tree
         self._faults = disk.faults
         self._locked: list[File] = []
-        process.at_exit.append(self._release_locks)
+        process.at_exit.append(lambda _: self.let_go())
 
     async def _step(self) -> None:
         longest_s = self.SLOW_S if self._faults.hit("disk.slow") else self.disk.step_s
@@ -242,7 +242,8 @@ class SimFiles:
     def holds_a_lock(self) -> bool:
         return bool(self._locked)
 
-    def _release_locks(self, _: SimProcess) -> None:
+    def let_go(self) -> None:
+        """Close what is open."""
         for file in self._locked:
             file.holder = None
         self._locked.clear()

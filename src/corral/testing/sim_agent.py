@@ -150,7 +150,7 @@ class Forks(Protocol):
     hear: Callable[[str], None]
 
     def new_zygote(self) -> SimProcess: ...
-    def fork_shim(self, birth: Birth) -> None: ...
+    def serve_birth(self, zygote: SimProcess, birth: Birth) -> tuple[int, int]: ...
     def shim_at(self, pid: int, start_time: int) -> SimProcess | None: ...
     def poke(self, pid: int, start_time: int) -> None: ...
 
@@ -183,19 +183,26 @@ class SimShims:
         await yield_once()
         if self._zygote is None or not self._zygote.alive:
             self._zygote = self._node.new_zygote()
-        zygote = self._zygote
-        self._node.loop.at(self._node.chance.random() * 0.01, self._forked, zygote, birth)
+        self._zygote.spawn(self._serve(self._zygote, birth), name="fork")
 
-    def _forked(self, zygote: SimProcess, birth: Birth) -> None:
-        """In the zygote; its death before this loses the request."""
-        if not zygote.alive or self._process.faults.hit("node.fork_failed"):
-            if self._process.alive:
-                self.hear(birth.token)
-            return
-        self._node.fork_shim(birth)
+    async def _serve(self, zygote: SimProcess, birth: Birth) -> None:
+        """In the zygote: its death before the answer loses the request, or the answer, and nobody is told."""
+        await zygote.sleep(self._node.chance.random() * 0.01)
+        pid = start_time = 0
+        if not zygote.faults.hit("node.fork_failed"):
+            pid, start_time = self._node.serve_birth(zygote, birth)
+        self._node.loop.at(self._node.chance.random() * 0.01, self._answered, birth.token, pid, start_time)
+
+    def _answered(self, token: str, pid: int, start_time: int) -> None:
+        """A shim's hints may be lost; its end is always seen from here on."""
+        if self._process.alive and not self._watch(token, pid, start_time):
+            self.hear(token)
 
     async def watch(self, token: str, pid: int, start_time: int) -> bool:
         await yield_once()
+        return self._watch(token, pid, start_time)
+
+    def _watch(self, token: str, pid: int, start_time: int) -> bool:
         shim = self._node.shim_at(pid, start_time)
         if shim is None:
             return False

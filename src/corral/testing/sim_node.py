@@ -21,7 +21,7 @@ from corral.testing.files import File
 from corral.testing.process import SimProcess
 from corral.testing.sim_agent import SimDevices, SimJobDirs, SimLink, SimProvision, SimShims, SimTreesPort
 from corral.testing.sim_ledger import LedgerDisk, SimLedger
-from corral.testing.sim_shim import Permission, SimJob, Surroundings
+from corral.testing.sim_shim import Permission, SimJob, SimShim, Surroundings
 from corral.testing.site import Site
 from corral.testing.trees import SimTrees
 from corral.testing.workload import draw_job
@@ -70,7 +70,7 @@ class SimNode:
         self.agent: SimProcess | None = None
         self.hear = _nobody_hears
         self._zygotes: list[SimProcess] = []
-        self._shims: dict[tuple[int, int], SimJob] = {}
+        self._shims: dict[tuple[int, int], SimShim] = {}
         self._last_pid = FIRST_PID
         self._twin: SimNode | None = None
         self._twins = 0
@@ -107,7 +107,7 @@ class SimNode:
     # --- processes
 
     def processes(self) -> list[SimProcess]:
-        found = [self.agent, *self._zygotes, *(job.process for job in self._shims.values())]
+        found = [self.agent, *self._zygotes, *(shim.process for shim in self._shims.values())]
         return [process for process in found if process is not None and process.alive]
 
     def start_agent(self) -> None:
@@ -126,17 +126,36 @@ class SimNode:
         self._zygotes = [*(one for one in self._zygotes if one.alive), zygote]
         return zygote
 
-    def fork_shim(self, birth: Birth) -> None:
+    def serve_birth(self, zygote: SimProcess, birth: Birth) -> tuple[int, int]:
+        """In the zygote: the launch goes to a shim that is free, the warmest first, or to a new one. (0, 0): neither."""
+        free = [shim for shim in self._shims.values() if shim.is_free and shim.zygote is zygote]
+        if free:
+            shim = free[-1]
+            shim.take(self._job(birth, shim))
+        elif len(self._shims) > LAST_PID - FIRST_PID:
+            return 0, 0
+        else:
+            zygote.point("zygote.before_fork")
+            shim = self._fork_shim(zygote, birth)
+            zygote.point("zygote.after_fork")
+        return shim.pid, shim.start_time
+
+    def _fork_shim(self, zygote: SimProcess, birth: Birth) -> SimShim:
         process = self.site.process(f"{self.place}.shim", self.clock)
-        pid, start_time = self._new_pid()
+        shim = SimShim(process, zygote, *self._new_pid())
+        key = (shim.pid, shim.start_time)
+        self._shims[key] = shim
+        process.at_exit.append(lambda _: self._shims.pop(key, None))
+        process.spawn(shim.run(self._job(birth, shim)), name=f"shim {birth.token}")
+        return shim
+
+    def _job(self, birth: Birth, shim: SimShim) -> SimJob:
         around = Surroundings(
             self.disk, self.trees, self.records, lambda token: draw_job(self.site, token), self.notify
         )
         permission = Permission(self.machine().boot_id, birth.run_id, birth.node_epoch)
-        job = SimJob(process, pid, start_time, f"{self.run_directory}/jobs/{birth.token}", permission, around)
-        self._shims[pid, start_time] = job
-        process.at_exit.append(lambda _: self._shims.pop((pid, start_time), None))
-        process.spawn(job.run(), name=f"shim {birth.token}")
+        folder = f"{self.run_directory}/jobs/{birth.token}"
+        return SimJob(shim.process, shim.pid, shim.start_time, folder, permission, around)
 
     def _new_pid(self) -> tuple[int, int]:
         """Process ids are used again soon; a start time never is."""
@@ -149,20 +168,20 @@ class SimNode:
         return self._last_pid, self._last_start
 
     def shim_at(self, pid: int, start_time: int) -> SimProcess | None:
-        job = self._shims.get((pid, start_time))
-        return job.process if job is not None else None
+        shim = self._shims.get((pid, start_time))
+        return shim.process if shim is not None else None
 
     def poke(self, pid: int, start_time: int) -> None:
-        job = self._shims.get((pid, start_time))
-        if job is not None:
-            job.poke()
+        shim = self._shims.get((pid, start_time))
+        if shim is not None:
+            shim.poke()
 
     def lock_holders(self) -> dict[str, list[SimProcess]]:
         """The living shims that hold a lock, by token."""
         found: dict[str, list[SimProcess]] = {}
-        for job in self._shims.values():
-            if job.process.alive and job.files.holds_a_lock:
-                found.setdefault(job.token, []).append(job.process)
+        for shim in self._shims.values():
+            if shim.process.alive and shim.job is not None and shim.job.files.holds_a_lock:
+                found.setdefault(shim.job.token, []).append(shim.process)
         return found
 
     def agent_kills(self, token: str) -> None:
@@ -206,7 +225,7 @@ class SimNode:
         return self._kill_one(self._zygotes)
 
     def kill_shim(self) -> bool:
-        return self._kill_one([job.process for job in self._shims.values()])
+        return self._kill_one([shim.process for shim in self._shims.values()])
 
     def _kill_one(self, processes: list[SimProcess]) -> bool:
         living = [process for process in processes if process.alive]
@@ -216,7 +235,7 @@ class SimNode:
         return True
 
     def pause_shim(self) -> bool:
-        running = [job.process for job in self._shims.values() if not job.process.paused]
+        running = [shim.process for shim in self._shims.values() if not shim.process.paused]
         if not running:
             return False
         process = self.chance.choice(running)

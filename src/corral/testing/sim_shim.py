@@ -1,7 +1,8 @@
 """The shim in the simulation: production's `supervise` on a job port whose files and processes are simulated.
 
 `SimJob` is to the simulator what `agent.posixjob` is to a machine, step for step, with every system call a scheduling
-point. It notes what really happened for the checkers. It decides nothing. Next: `sim_node.py` forks it.
+point; `SimShim` is the process that serves one after the other. They note what really happened for the checkers, and
+decide nothing. Next: `sim_node.py` forks them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from corral.testing.process import SimProcess, yield_once
 from corral.testing.trees import JobPlan, SimTrees, Tree
 
 LOCK_PATIENCE_S, LOCK_PAUSE_S = 1.0, 0.05
+FREE_S = 2.0
 LONGEST_PAUSE_S = 20.0
 PAUSES = {
     "shim.begun": "shim.pause_at_birth",
@@ -69,20 +71,28 @@ class SimJob:
         self._trees = around.trees
         self._tree: Tree | None = None
         self._poked = False
+        self._result_untold = False
         self._wake: asyncio.Future[None] | None = None
 
-    async def run(self) -> None:
-        """Its whole life. An error of the operating system ends it, as it would end the real one."""
+    async def run(self) -> bool:
+        """The whole launch; whether it came to its end. An error of the operating system ends the shim, as it would end
+        the real one."""
         try:
             word = await supervise(self)
         except OSError as error:
-            word = "failed"
             if error.errno == errno.ENOSPC and self._tree is not None:
                 self.process.loop.violate(f"PROTOCOL 8: a full disk ended the shim of {self.spec.token}: {error}")
             with contextlib.suppress(OSError):
                 await self._leave_trouble("shim_failed", "an error of the operating system")
+            self.process.sometimes("shim.failed")
+            return False
         self.process.sometimes(f"shim.{word}")
-        self.process.kill()
+        return True
+
+    async def close(self) -> None:
+        """Let go of the lock: from then on nobody answers for this launch."""
+        await yield_once()
+        self.files.let_go()
 
     @property
     def has_begun(self) -> bool:
@@ -148,6 +158,8 @@ class SimJob:
         decided = await sim_jobdir.decide(self.files, self.folder, f"{jobdir.STARTED}.tmp", decision)
         if decided:
             self.around.records.said_run.add(self.spec.token)
+            if not self.spec.barrier:
+                self._notify()
         return decided
 
     # --- before the command
@@ -166,6 +178,7 @@ class SimJob:
             await self._write(jobdir.READY, {"port": port, "at": self.wall_s()})
         except OSError:
             raise CannotStart(Trouble("ready_failed", "the disk is full")) from None
+        self._notify()
 
     async def read_go(self) -> Go | None:
         raw = await self._read(jobdir.GO)
@@ -239,6 +252,8 @@ class SimJob:
         await yield_once()
 
     async def kill_tree(self) -> None:
+        if self._result_untold:
+            self._notify()
         await self._trees.kill_tree(self.process, self.spec.token)
 
     async def tree_is_empty(self) -> bool:
@@ -251,22 +266,28 @@ class SimJob:
 
     async def write_result(self, result: Result) -> None:
         await self._write(jobdir.RESULT, result.to_json())
+        self._result_untold = True  # the exit's own hint is next, unless the tree has to be killed first
         self.around.records.results.setdefault(self.spec.token, (result.exit_code, result.signal))
 
     async def write_stuck(self) -> None:
         await self._write(jobdir.STUCK, {"pids": [], "at": self.wall_s()})
+        self._notify()
 
     async def close_logs(self) -> dict[str, LogEnd]:
         return {}
 
     async def write_exit(self, logs: dict[str, LogEnd]) -> None:
         await self._write(jobdir.EXIT, {"reason": "exited", "at": self.wall_s(), "logs": {}})
+        self._notify()
 
     async def remove_tree(self) -> None:
         await yield_once()
 
     async def _write(self, name: str, value: JsonObject) -> None:
         await sim_jobdir.write_object(self.files, self.folder, name, value)
+
+    def _notify(self) -> None:
+        self._result_untold = False
         self.around.notify(self.spec.token)
 
     def now_s(self) -> float:
@@ -274,3 +295,59 @@ class SimJob:
 
     def wall_s(self) -> float:
         return self.process.wall().timestamp()
+
+
+class SimShim:
+    """A shim's process: one launch after the other, each to its proven end, as long as its zygote wants it."""
+
+    def __init__(self, process: SimProcess, zygote: SimProcess, pid: int, start_time: int) -> None:
+        self.process = process
+        self.zygote = zygote
+        self.pid = pid
+        self.start_time = start_time
+        self.job: SimJob | None = None
+        self._following: asyncio.Future[SimJob | None] | None = None
+        self._poked = False
+        zygote.at_exit.append(lambda _: self._take(None))
+
+    async def run(self, job: SimJob) -> None:
+        following: SimJob | None = job
+        while following is not None:
+            self.job = following
+            if self._poked:
+                following.poke()
+            if not await following.run():
+                break
+            await following.close()
+            following = await self._next_launch()
+        self.process.kill()
+
+    @property
+    def is_free(self) -> bool:
+        return self.process.alive and self._following is not None and not self._following.done()
+
+    def take(self, job: SimJob) -> None:
+        self.process.sometimes("shim.again")
+        self._take(job)
+
+    def poke(self) -> None:
+        """SIGUSR1. What comes between two launches is heard by the next."""
+        if self.job is not None:
+            self.job.poke()
+        else:
+            self._poked = True
+
+    async def _next_launch(self) -> SimJob | None:
+        """Say that it is free, and wait for what comes. None: it is no longer wanted."""
+        self.job, self._poked = None, False
+        if not self.zygote.alive:
+            return None
+        self._following = self.process.loop.create_future()
+        timer = self.process.loop.at(FREE_S, self._take, None)
+        following = await self._following
+        timer.cancel()
+        return following
+
+    def _take(self, job: SimJob | None) -> None:
+        if self.is_free and self._following is not None:
+            self._following.set_result(job)
