@@ -70,7 +70,8 @@ class Wakeups(Protocol):
 
 
 class NewSession(NamedTuple):
-    """A submit: `id` proposed by the caller, the key's scope is the project, `digest` identifies the request."""
+    """A submit: `id` proposed by the caller, the key's scope is the project, `digest` identifies the request; `by` is
+    who asked, the owner unless another is named."""
 
     id: str
     spec: SessionSpec
@@ -78,6 +79,7 @@ class NewSession(NamedTuple):
     idempotency_key: str | None = None
     digest: str = ""
     requeue_of: str | None = None
+    by: str | None = None
 
 
 class Placement(NamedTuple):

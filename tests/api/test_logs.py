@@ -165,6 +165,10 @@ def test_following_a_session_that_ended_without_beginning_ends(served: Served) -
     served.client.post(f"/api/v1/sessions/{id_}/cancel")
     reading.join(WAIT_S)
     assert [name for _, name, _ in got] == ["end"]
+    never = served.client.get(f"/api/v1/sessions/{id_}/logs")
+    assert problem(never) == (409, "not_started")
+    assert f"session {id_} ended (cancelled) before rank 0 began" in never.json()["detail"]
+    assert "follow" not in never.json()["detail"]
 
 
 def test_a_node_that_does_not_come_makes_logs_unavailable_never_empty(database: Path) -> None:

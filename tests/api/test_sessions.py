@@ -1,5 +1,6 @@
 """What is shown of sessions, and what users do to them."""
 
+import hashlib
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from corral.api.render import slurm_state
 from corral.model.lifecycle import ExitClass, Outcome, Phase
+from corral.model.node import NodeState
 from corral.model.session import FactKind, Session
 from corral.model.spec import SessionSpec
 from tests.api.face import Face, Served, fact, good, problem
@@ -243,3 +245,52 @@ def test_only_a_silent_node_can_be_confirmed_dead(face: Face) -> None:
     face.node().register()
     assert problem(face.request("POST", "/api/v1/nodes/n1/confirm-dead")) == (409, "node_alive")
     assert problem(face.request("POST", "/api/v1/nodes/n9/confirm-dead")) == (404, "no_such_node")
+
+
+def test_who_did_a_thing_is_named_alike_everywhere(face: Face) -> None:
+    id_ = face.submit(as_="ann")["id"]
+    face.post(f"/api/v1/sessions/{id_}/cancel")
+    again = face.post(f"/api/v1/sessions/{id_}/requeue")["id"]
+    assert [one["by"] for one in face.get(f"/api/v1/sessions/{id_}/history")][:2] == ["user:ann", "user:admin"]
+    (first, *_) = face.get(f"/api/v1/sessions/{again}/history")
+    assert (first["by"], face.get(f"/api/v1/sessions/{again}")["owner"]) == ("user:admin", "ann")
+
+
+def test_what_is_held_has_no_place_in_the_queue(face: Face) -> None:
+    waiting, held = face.submit()["id"], face.submit(hold=True)["id"]
+    for path in ("", "/explain"):
+        assert face.get(f"/api/v1/sessions/{waiting}{path}")["position"] == 1
+        assert face.get(f"/api/v1/sessions/{held}{path}")["position"] is None
+    assert face.post(f"/api/v1/sessions/{held}/release")["position"] == 2
+    codes = [one["code"] for one in face.get(f"/api/v1/sessions/{waiting}/explain")["blockers"]]
+    assert "held" not in codes
+
+
+def test_a_script_is_shown_with_its_session(face: Face) -> None:
+    content = b"#!/bin/sh\necho $1\n"
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    good(face.request("PUT", f"/api/v1/blobs/{digest}", content=content))
+    made = face.submit(script=digest, command=["one"], nodes=2, ranks_per_node=3)
+    assert (made["script"], made["command"], made["nodes"], made["ranks"]) == (digest, ["one"], 2, 6)
+    assert face.submit()["script"] is None
+
+
+@pytest.mark.parametrize("phase", ["starting", "running", "stopping"])
+def test_explain_says_that_a_node_is_silent_under_what_is_live(served: Served, phase: str) -> None:
+    node = served.node().register()
+    id_ = served.submit(ranks_per_node=2)["id"]
+    orders = node.orders()
+    if phase != "starting":
+        for kind in (FactKind.ACCEPTED, FactKind.READY):
+            node.exchange(*(fact(order.token, kind) for order in orders))
+    if phase == "stopping":
+        good(served.client.post(f"/api/v1/sessions/{id_}/cancel"))
+    before = served.get(f"/api/v1/sessions/{id_}/explain")
+    assert (before["phase"], before["blockers"]) == (phase, [])
+    served.tx(lambda tx: tx.set_node_state(["n1"], NodeState.UNREACHABLE, tx.now + 1))
+    found = served.get(f"/api/v1/sessions/{id_}/explain")
+    (blocker,) = found["blockers"]
+    assert (blocker["code"], blocker["counts"]) == ("node_unreachable", {"ranks": 2})
+    assert "node n1 has not been heard" in found["summary"]
+    assert "corral node confirm-dead n1" in blocker["message"]
+    assert len(found["missing"]) == (0 if phase == "running" else 2)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from corral.cli.render import show_node, show_nodes
+import pytest
+
+from corral.cli.render import command_of, gpus_of, show_node, show_nodes
 
 NODE: dict[str, Any] = {
     "name": "n1", "group": "default", "state": "up", "schedulable": True, "epoch": 1, "address": "127.0.0.1",
@@ -20,3 +22,22 @@ def test_a_node_with_foreign_launches_says_so_wherever_it_is_shown() -> None:
     found = {"node": odd, "devices": [], "sessions": [], "foreign": [{"node": "n1", "token": token, "seen_at": "now"}]}
     (line,) = [line for line in show_node(found).splitlines() if line.startswith("foreign")]
     assert token in line
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "vram_mib", "ranks", "shown"),
+    [
+        (None, None, None, 3, None), (2, None, None, 1, "2"), (2, None, None, 3, "6"), (1, "A100", None, 4, "A100:4"),
+        (0.5, None, None, 1, "0.5"), (0.5, None, None, 3, "3x0.5"), (0.5, "A100", None, 3, "A100:3x0.5"),
+        (0, None, 20480, 1, "20480MiB"), (0, None, 20480, 2, "2x20480MiB"),
+    ],
+)  # fmt: skip
+def test_gpus_are_those_of_the_whole_session(
+    gpus: float | None, model: str | None, vram_mib: int | None, ranks: int, shown: str | None
+) -> None:
+    assert gpus_of({"resources": {"gpus": gpus, "gpu_model": model, "vram_mib": vram_mib}, "ranks": ranks}) == shown
+
+
+def test_a_script_is_shown_before_its_arguments() -> None:
+    assert command_of({"script": None, "command": ["sh", "-c", "x"]}) == "sh -c x"
+    assert command_of({"script": "sha256:" + "ab" * 32, "command": ["one"]}) == "[script abababababab] one"

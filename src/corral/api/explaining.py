@@ -8,6 +8,7 @@ import msgspec
 
 from corral.api.render import RefusalView
 from corral.model.lifecycle import Phase, Wanted
+from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
 from corral.ports import Reads
 from corral.scheduling.explain import explain
@@ -15,7 +16,7 @@ from corral.scheduling.snapshot import shape_of
 
 
 class ExplainView(msgspec.Struct):
-    """`blockers` keep it from starting, `missing` names what has to happen until every rank runs (D10)."""
+    """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over."""
 
     id: str
     phase: str
@@ -29,8 +30,10 @@ class ExplainView(msgspec.Struct):
 
 def explain_view(reads: Reads, session: Session) -> ExplainView:
     if session.phase is not Phase.PENDING:
-        missing = list(_missing(session, reads.kernels([session.id]).get(session.id, [])))
-        return ExplainView(session.id, session.phase, _summary(session, missing), False, False, None, [], missing)
+        kernels = [one for one in reads.kernels([session.id]).get(session.id, []) if one.certificate is None]
+        away, missing = _away(reads, kernels), list(_missing(session, kernels))
+        summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away)
+        return ExplainView(session.id, session.phase, summary, False, False, None, away, missing)
     found = explain(reads.snapshot(1), shape_of(session.spec))
     blockers = [*_own_blockers(session, reads.now)]
     blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
@@ -51,12 +54,32 @@ def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
         yield RefusalView("broken", f"its record is broken: {session.error}", {})
 
 
+def _away(reads: Reads, kernels: Sequence[Kernel]) -> list[RefusalView]:
+    """The nodes that do not answer though launches of it may live there: nothing is known until they do."""
+    ranks: dict[str, list[int]] = {}
+    for kernel in kernels:
+        ranks.setdefault(kernel.node, []).append(kernel.rank)
+    nodes = reads.nodes(ranks) if ranks else {}
+    return [
+        RefusalView(
+            "node_unreachable",
+            f"node {name} has not been heard for {reads.now - node.seen_at:.0f} s: what became of rank "
+            f"{', '.join(map(str, ranks[name][:8]))} is known once it is back, or `corral node confirm-dead {name}`",
+            {"ranks": len(ranks[name])},
+        )
+        for name, node in sorted(nodes.items())
+        if node.state is not NodeState.UP
+    ]
+
+
 def _missing(session: Session, kernels: Sequence[Kernel]) -> Iterator[str]:
-    if session.phase not in (Phase.PLACED, Phase.STARTING):
+    if session.phase not in (Phase.PLACED, Phase.STARTING, Phase.STOPPING):
         return
     for kernel in kernels:
         where = f"rank {kernel.rank} on {kernel.node}"
-        if kernel.claimed_version is None:
+        if session.phase is Phase.STOPPING:
+            yield f"{where}: its end to be proven"
+        elif kernel.claimed_version is None:
             yield f"{where}: to be claimed"
         elif kernel.accepted_at is None:
             yield f"{where}: to be accepted by the node"

@@ -53,6 +53,9 @@ class RefusalView(msgspec.Struct):
 
 
 class SessionView(msgspec.Struct):
+    """`nodes` and `ranks` are how many it asks for; where each runs is in `kernels`. `script` is the digest of a stored
+    script, whose arguments are then the `command`."""
+
     id: str
     name: str
     kind: str
@@ -73,12 +76,14 @@ class SessionView(msgspec.Struct):
     ended_at: datetime | None
     resources: ResourcesView
     nodes: int
+    ranks: int
     kernels: list[KernelView]
     refusals: list[RefusalView]
     position: int | None
     slurm_state: str
     labels: dict[str, str]
     command: list[str]
+    script: str | None
     time_limit_s: int | None
     requeue_of: str | None
     error: str | None
@@ -205,12 +210,14 @@ def session_view(session: Session, rows: Rows, position: int | None = None) -> S
         ended_at=time_or_none(session.ended_at),
         resources=resources_view(spec.resources),
         nodes=spec.nodes,
+        ranks=spec.ranks,
         kernels=_kernel_views(rows.kernels.get(session.id, ()), rows.holdings.get(session.id, ())),
         refusals=[_refusal(refusal) for refusal in rows.refusals.get(session.id, ())],
         position=position,
         slurm_state=slurm_state(session),
         labels=dict(spec.labels),
         command=list(spec.command),
+        script=spec.script,
         time_limit_s=session.time_limit_s,
         requeue_of=session.requeue_of,
         error=session.error,

@@ -45,7 +45,7 @@ def _row(one: Record, now: datetime) -> list[object]:
 
 
 def _more(one: Record) -> list[object]:
-    command = " ".join(one["command"])
+    command = command_of(one)
     return [one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"], one["project"], one["group"],
             one["priority"], command[:MOST_COMMAND] + "…" * (len(command) > MOST_COMMAND)]  # fmt: skip
 
@@ -58,12 +58,22 @@ def state_of(one: Record) -> str:
 
 
 def gpus_of(one: Record) -> str | None:
-    """GPUs per rank, and how many ranks."""
-    resources = one["resources"]
-    if resources["gpus"] is None:
+    """GPUs of all ranks together; shares as how many of which size, since each is of a GPU of its own."""
+    resources, ranks = one["resources"], one["ranks"]
+    gpus, vram_mib = resources["gpus"], resources["vram_mib"]
+    if gpus is None:
         return None
-    number = f"{resources['gpus']:g}"
+    if gpus >= 1:
+        number = f"{gpus * ranks:g}"
+    else:
+        number = f"{ranks}x" * (ranks > 1) + (f"{gpus:g}" if gpus else f"{vram_mib}MiB")
     return f"{resources['gpu_model']}:{number}" if resources["gpu_model"] else number
+
+
+def command_of(one: Record) -> str:
+    """What it runs; a stored script by the beginning of its digest."""
+    script = [f"[script {one['script'].partition(':')[2][:12]}]"] if one["script"] else []
+    return " ".join([*script, *one["command"]])
 
 
 def _places(one: Record) -> str | None:
@@ -92,16 +102,17 @@ def note_of(one: Record) -> str | None:
 
 
 def show_session(one: Record) -> str:
-    resources = one["resources"]
+    resources, each = one["resources"], " per rank" * (one["ranks"] > 1)
     facts = listing([
         ("id", one["id"]), ("name", one["name"]), ("state", state_of(one)), ("phase", one["phase"]),
         ("outcome", one["outcome"]), ("exit class", one["exit_class"]), ("exit code", one["exit_code"]),
         ("reason", _why(one["reason"])), ("cause", _why(one["cause"])), ("error", one["error"]),
         ("wanted", one["wanted"]), ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
         ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
-        ("position", one["position"]), ("labels", _pairs(one["labels"])), ("command", " ".join(one["command"])),
-        ("nodes", one["nodes"]), ("cpus", f"{resources['cpus']:g}"), ("memory", f"{resources['memory_mib']} MiB"),
-        ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB"),
+        ("position", one["position"]), ("labels", _pairs(one["labels"])), ("script", one["script"]),
+        ("command", command_of(one)), ("nodes", one["nodes"]), ("ranks", one["ranks"]),
+        ("cpus", f"{resources['cpus']:g}{each}"), ("memory", f"{resources['memory_mib']} MiB{each}"),
+        ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB{each}"),
         ("time limit", one["time_limit_s"] and f"{one['time_limit_s']} s"), ("submitted", one["submitted_at"]),
         ("started", one["started_at"]), ("ended", one["ended_at"]), ("in Slurm", one["slurm_state"]),
         *[("waits for", _why(refusal)) for refusal in one["refusals"]],

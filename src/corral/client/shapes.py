@@ -116,12 +116,14 @@ class Session(TypedDict):
     ended_at: str | None
     resources: SessionResources
     nodes: int
+    ranks: int
     kernels: list[Kernel]
     refusals: list[Refusal]
     position: int | None
     slurm_state: str
     labels: dict[str, str]
     command: list[str]
+    script: str | None
     time_limit_s: int | None
     requeue_of: str | None
     error: str | None

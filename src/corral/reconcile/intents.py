@@ -23,7 +23,7 @@ CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (PRO
 
 def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
     """Store new sessions, all or none; a repeated idempotency key answers the session it made."""
-    sessions = tx.submit(new)
+    sessions = tx.submit([one._replace(by=by) for one in new])
     tx.hint(PLACE)
     return sessions
 

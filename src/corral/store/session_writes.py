@@ -30,7 +30,10 @@ class SessionWrites(Writes):
         created = {one.id: one for one, count in zip(new, counts, strict=True) if count}
         found = self.sessions(ids)
         self._add_events(
-            [(id_, 1, Entry("submitted", None, Phase.PENDING, 1, one.owner)) for id_, one in created.items()]
+            [
+                (id_, 1, Entry("submitted", None, Phase.PENDING, 1, one.by or f"user:{one.owner}"))
+                for id_, one in created.items()
+            ]
         )
         return [found[id_] for id_ in ids]
 

@@ -81,10 +81,15 @@ def _newest_begun(reads: Reads, session: Session, attempt: int | None, rank: int
         raise NotFound("no_such_rank", f"session {session.id} has ranks 0 to {session.ranks - 1}", subject=session.id)
     if attempt is not None and attempt > session.attempt:
         raise NotFound("no_such_attempt", f"session {session.id} is at attempt {session.attempt}", subject=session.id)
-    raise Refused(
-        "not_started", f"session {session.id} is {session.phase} and has written nothing yet; follow it to wait",
-        subject=session.id,
-    )  # fmt: skip
+    raise Refused("not_started", _why_nothing(session, rank, attempt), subject=session.id)
+
+
+def _why_nothing(session: Session, rank: int, attempt: int | None) -> str:
+    if attempt is not None and attempt < session.attempt:
+        return f"attempt {attempt} of session {session.id} was over before rank {rank} began; it wrote nothing"
+    if session.phase is Phase.ENDED:
+        return f"session {session.id} ended ({session.outcome}) before rank {rank} began; it wrote nothing"
+    return f"session {session.id} is {session.phase} and has written nothing yet; follow it to wait"
 
 
 def _reachable(reads: Reads, kernel: Kernel) -> Kernel:
