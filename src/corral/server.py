@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import os
 import signal
 import socket
@@ -23,11 +22,12 @@ import uvicorn
 from corral.api.app import create_app
 from corral.api.credentials import digest_of
 from corral.clock import SystemClock, SystemIds
+from corral.crashplan import CrashPlan
 from corral.datadir import make_folder, token_in, write_login
 from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.observe import configure_logging
-from corral.ports import CrashPoint, Reads, Store, Tx, no_crash
+from corral.ports import CrashPoint, Reads, Store, Tx
 from corral.reconcile.intents import cancel
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
@@ -168,19 +168,8 @@ def _report(name: str, error: BaseException) -> None:
 
 
 def _crash_point() -> CrashPoint:
-    """CORRAL_CRASH=name:count, for tests: SIGKILL at the count-th pass of `manager.before_commit` or
-    `manager.after_commit`. Stores pass them in several threads; what is not a manager's point is the agents'."""
-    plan = os.environ.get("CORRAL_CRASH", "").split(",")
-    counts = {name: int(count or 1) for name, _, count in (one.partition(":") for one in plan) if name in CRASH_POINTS}
-    if not counts:
-        return no_crash
-    passes = {name: itertools.count(1) for name in counts}
-
-    def point(name: str) -> None:
-        if name in counts and next(passes[name]) == counts[name]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return point
+    """CORRAL_CRASH, for tests: a manager's own points are those of `CRASH_POINTS`, the others are its agents'."""
+    return CrashPlan(os.environ.get("CORRAL_CRASH")).pass_by
 
 
 def _bind(listen: Listen) -> socket.socket:

@@ -27,13 +27,13 @@ from corral.agent.linux import set_parent_death_signal
 from corral.agent.machine import choose_run_dir, read_machine
 from corral.agent.nodedb import NodeDatabase
 from corral.agent.ports import Entries, NoRoom, Unreachable, Unsafe
-from corral.agent.posixjob import CrashPlan
 from corral.agent.processes import ProcessTrees
 from corral.agent.provision import Provisioner
 from corral.agent.rundir import RunDirectory
 from corral.agent.shims import ZygoteShims
 from corral.agent.streams import Streams
 from corral.clock import SystemClock, SystemIds
+from corral.crashplan import CrashPlan
 from corral.model.faults import Fault, Invalid, Refused
 from corral.model.resources import parse_cpu_milli, parse_fleet, parse_memory_mib
 from corral.model.session import parse_token

@@ -18,7 +18,6 @@ from dataclasses import replace
 from corral.agent import jobdir, linux, orders, trees
 from corral.agent.birth import give_birth, trouble_of
 from corral.agent.birthplan import Birth, Inherited
-from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import (
     BadJobFile,
     Go,
@@ -33,6 +32,7 @@ from corral.agent.jobspec import (
 )
 from corral.agent.outputs import Outputs
 from corral.agent.shim import CannotStart, drive, supervise
+from corral.crashplan import CrashPlan
 
 BLOCKED_SIGNALS = frozenset(
     {

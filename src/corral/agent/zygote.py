@@ -38,10 +38,10 @@ from typing import Any, NamedTuple
 
 from corral.agent import jobdir, linux
 from corral.agent.birthplan import Inherited
-from corral.agent.crashplan import CrashPlan
 from corral.agent.jobspec import Permission
 from corral.agent.posixjob import BLOCKED_SIGNALS, PosixJob, open_signals, run_shim
 from corral.agent.shimpool import MOST_LAUNCHES, Shim, ShimPool, new_link, next_request
+from corral.crashplan import CrashPlan
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16

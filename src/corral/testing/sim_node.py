@@ -127,7 +127,7 @@ class SimNode:
         return zygote
 
     def serve_birth(self, zygote: SimProcess, birth: Birth) -> tuple[int, int]:
-        """In the zygote: the launch goes to a shim that is free, the warmest first, or to a new one. (0, 0): neither."""
+        """In the zygote: it goes to a shim that is free, the warmest first, or to a new one; (0, 0): neither."""
         free = [shim for shim in self._shims.values() if shim.is_free and shim.zygote is zygote]
         if free:
             shim = free[-1]

@@ -233,13 +233,13 @@ class SimStore:
         if self._faults.hit("store.aborted"):
             self._database.write(name, operation, fn, stands=False)
             raise NotCommitted
-        self.process.point(f"before {name}")
+        self.process.point(f"manager.before_commit {name}")
         lost = self._faults.hit("store.answer_lost")
         stands = not lost or self._database.chance.random() < 0.5
         answer, hints = self._database.write(name, operation, fn, stands=stands)
         if stands and hints:
             self._database.pass_hints_on(self, hints)
-        self.process.point(f"after {name}")
+        self.process.point(f"manager.after_commit {name}")
         await self._trip()
         if lost and not await self.stands(operation):
             raise NotCommitted

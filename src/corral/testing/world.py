@@ -1,4 +1,5 @@
-"""Run many seeds: `python -m corral.testing.world --seeds 1000`. Prints what failed, and how to see it again.
+"""Run many seeds: `python -m corral.testing.world --seeds 1000`. Prints how far it is, what failed, and how to see it
+again.
 
 It knows how to share seeds among processes and to add up what came of them. One seed is `sim_world.py`; a rule left out
 on purpose is `mutants.py`.
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,11 +28,13 @@ from corral.testing.site import Focus
 
 CHUNK = 4
 ENOUGH = 3000  # seeds after which every kind of trouble and every rare path has been met
+TOLD_EVERY_S = 10.0
 RARE = (
     "agent.ended",
     "manager.pass_failed",
     "operator.confirmed",
     "operator.gave_up",
+    "shim.again",
     "shim.decided_before",
     "shim.exited",
     "shim.failed",
@@ -42,6 +46,7 @@ RARE = (
     "user.no_answer",
 )
 SHOWN_LINES = 120
+SHOWN_FAILURES = 50
 
 
 @dataclass(slots=True)
@@ -80,12 +85,16 @@ def run_seeds(
     seconds: float | None = None,
     stop_after: int | None = None,
     focus: Focus | None = None,
+    tell: Callable[[Campaign, Report], object] | None = None,
 ) -> Campaign:
-    """Run these seeds, or as many as fit into `seconds`; with `stop_after`, no more once so many have failed."""
+    """Run these seeds, or as many as fit into `seconds`; with `stop_after`, no more once so many have failed. `tell`
+    hears of each as it is done."""
     campaign = Campaign()
     deadline = None if seconds is None else time.monotonic() + seconds
     for report in _reports(seeds, jobs, focus):
         campaign.add(report)
+        if tell is not None:
+            tell(campaign, report)
         if deadline is not None and time.monotonic() > deadline:
             break
         if stop_after is not None and len(campaign.failures) >= stop_after:
@@ -129,7 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds to run (1000)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="the first of them (0)")
     parser.add_argument("--seconds", type=float, help="stop after so long, however many seeds were run")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    cpus = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cpus, help=f"processes (one per processor: {cpus})")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="leave this rule out")
     parser.add_argument("--focus", choices=sorted(FOCUS), help="look where this mutant is looked for")
     parser.add_argument("--mutants", action="store_true", help="try each mutant with up to --seeds seeds")
@@ -155,19 +165,15 @@ def _show(seed: int, focus: Focus | None, *, verbose: bool) -> int:
 
 
 def _many(options: argparse.Namespace) -> int:
-    began = time.monotonic()
+    telling = _Telling(options)
     campaign = run_seeds(
         range(options.first, options.first + options.seeds),
         jobs=options.jobs,
         seconds=options.seconds,
         focus=_focus(options),
+        tell=telling.hear,
     )
-    took_s = time.monotonic() - began
-    for report in campaign.failures[:20]:
-        named = (("mutant", options.mutant), ("focus", options.focus))
-        mutant = "".join(f" --{name} {value}" for name, value in named if value)
-        print(f"seed {report.seed} FAILED: {report.failure}")
-        print(f"  again: python -m corral.testing.world --seed {report.seed}{mutant} --verbose")
+    took_s = time.monotonic() - telling.began
     print(
         f"{campaign.seeds} seeds in {took_s:.1f} s ({campaign.seeds / took_s * 60:.0f} per minute), "
         f"{campaign.starts} starts, {campaign.steps} steps, {len(campaign.failures)} failed"
@@ -179,6 +185,27 @@ def _many(options: argparse.Namespace) -> int:
     if missed:
         print("NEVER REACHED:", ", ".join(missed))
     return 1 if campaign.failures or missed else 0
+
+
+class _Telling:
+    """Each failure when it is found, and now and then how far it is."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.began = self._told = time.monotonic()
+        self._seeds: int = options.seeds
+        named = (("mutant", options.mutant), ("focus", options.focus))
+        self._under = "".join(f" --{name} {value}" for name, value in named if value)
+
+    def hear(self, campaign: Campaign, report: Report) -> None:
+        if report.failure is not None and len(campaign.failures) <= SHOWN_FAILURES:
+            print(f"seed {report.seed} FAILED: {report.failure}", flush=True)
+            print(f"  again: python -m corral.testing.world --seed {report.seed}{self._under} --verbose", flush=True)
+        now = time.monotonic()
+        if now - self._told >= TOLD_EVERY_S:
+            self._told = now
+            pace = campaign.seeds / (now - self.began)
+            left = f"{campaign.seeds} of {self._seeds} seeds, {pace * 60:.0f} per minute"
+            print(f"{left}, {len(campaign.failures)} failed", file=sys.stderr, flush=True)
 
 
 def _all_mutants(options: argparse.Namespace) -> int:

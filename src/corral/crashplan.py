@@ -1,13 +1,21 @@
 """Death on request, for tests: where a process that was told so kills itself.
 
-Knows named points and counts. Never does anything in a process that was not told. The names are in
-`shim.CRASH_POINTS` and `zygote.CRASH_POINTS`.
+Knows named points and counts. Never does anything in a process that was not told. The names are those of the
+simulation; each module that has some lists them in `CRASH_POINTS`. The standard library only: shims carry it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from typing import NamedTuple
+
+
+class _Death(NamedTuple):
+    at_pass: int
+    passes: itertools.count[int]  # a manager's store passes its points in several threads
+    mark: str
 
 
 class CrashPlan:
@@ -15,18 +23,15 @@ class CrashPlan:
     part, `name:count:FILE`, only the process that makes FILE dies: once, however often it is started again."""
 
     def __init__(self, plan: str | None) -> None:
-        self._left: dict[str, int] = {}
-        self._marks: dict[str, str] = {}
+        self._deaths: dict[str, _Death] = {}
         for one in (plan or "").split(",") if plan else ():
             name, count, mark, *_ = (*one.split(":", 2), "", "")
-            self._left[name] = int(count or 1)
-            self._marks[name] = mark
+            self._deaths[name] = _Death(int(count or 1), itertools.count(1), mark)
 
     def pass_by(self, name: str) -> None:
-        if name in self._left:
-            self._left[name] -= 1
-            if self._left[name] == 0 and _first(self._marks[name]):
-                os.kill(os.getpid(), signal.SIGKILL)
+        death = self._deaths.get(name)
+        if death is not None and next(death.passes) == death.at_pass and _first(death.mark):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _first(mark: str) -> bool:
