@@ -1,7 +1,7 @@
 """The shapes that travel between manager and agent, and the two-way mapping of model values to JSON.
 
 Every message is msgspec-typed: what does not fit is refused with one `Invalid`. Sent as JSON over HTTP; see
-PROTOCOL.md 4 and docs/path.md for the conversation.
+docs/protocol.md 4 and docs/path.md for the conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """An agent introduces itself: after it started, after a reboot, or when told `stale`.
 
     `facts` are durable results not yet acknowledged; they are applied before an epoch is raised. `nonces` are (last,
-    next) of PROTOCOL.md 9; `held_version` is the highest desired version this node's durable store has seen.
+    next) of docs/protocol.md 9; `held_version` is the highest desired version this node's durable store has seen.
     """
 
     name: str
@@ -129,7 +129,7 @@ class KernelOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Dial `url` by WebSocket and serve this kernel's log from `offset`, following while asked (PROTOCOL.md 19)."""
+    """Dial `url` by WebSocket and serve this kernel's log from `offset`, followed while asked (docs/protocol.md 19)."""
 
     id: str
     url: str

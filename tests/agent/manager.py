@@ -1,6 +1,6 @@
 """A manager whose words are scripted: it speaks wire.py over real HTTP and WebSocket, and remembers what it was told.
 
-It answers as PROTOCOL.md 4 and 9 have it (versions, nonces, orders until accepted) and may be told to misbehave.
+It answers as docs/protocol.md 4 and 9 have it (versions, nonces, orders until accepted) and may be told to misbehave.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""run, wait and logs: output as it is, and the exit codes of CONTRACT.md."""
+"""run, wait and logs: output as it is, and the exit codes of docs/submitting.md."""
 
 import io
 import signal

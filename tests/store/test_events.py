@@ -1,4 +1,4 @@
-"""Watchers read in commit order (PROTOCOL 17): nothing is missed and nothing comes late, whoever commits when."""
+"""Watchers read in commit order (docs/protocol.md 17): nothing is missed, nothing comes late, whoever commits when."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The agent's conversation: register, then one exchange after another, for ever (PROTOCOL.md 4, 7 to 9).
+"""The agent's conversation: register, then one exchange after another, for ever (docs/protocol.md 4, 7 to 9).
 
 Observed goes up and desired comes down in the same request, parked by the manager while there is nothing new. A fact
 that turns up meanwhile breaks the parked one off and goes out at once. Whatever happens to managers or the network,
@@ -287,7 +287,7 @@ class Daemon:
         return await self._link.post(self._managers[0], f"/api/v1/agent/{path}", wire.encode(message), timeout_s)
 
     async def _advance_nonces(self, version: int | None = None) -> None:
-        """Only an answer advances the pair; the next one is durable before it is sent (PROTOCOL.md 9)."""
+        """Only an answer advances the pair; the next one is durable before it is sent (docs/protocol.md 9)."""
         held = self._identity.held_version if version is None else max(version, self._identity.held_version)
         await self._take_nonces(self._identity.nonces[1], held)
 

@@ -19,7 +19,8 @@ LONGEST_RESPAWN_S = 10.0
 @dataclass(slots=True)
 class Job:
     """`reported` are the kinds put into the outbox since it was last asked; `asked_again`: this very process was told
-    to start it, without which it asks for no shim (PROTOCOL.md 7); `decided`: what `started` says, once it is there."""
+    to start it, without which it asks for no shim (docs/protocol.md 7); `decided`: what `started` says, once it
+    is there."""
 
     token: str
     barrier: bool = False

@@ -1,7 +1,7 @@
 """What this node has to say, until a manager has said that it has it.
 
-Results and ends are made durable before they are sent (PROTOCOL.md 8), all of one exchange in one commit. Never speaks
-to anybody: `daemon` takes the facts from here and brings the acknowledgement back.
+Results and ends are made durable before they are sent (docs/protocol.md 8), all of one exchange in one commit. Never
+speaks to anybody: `daemon` takes the facts from here and brings the acknowledgement back.
 """
 
 from __future__ import annotations

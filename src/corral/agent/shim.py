@@ -1,6 +1,6 @@
 """The life of one launch: decided once, run once, ended with proof. `supervise` is the whole of it, on one screen.
 
-Knows the protocol (PROTOCOL.md 5 to 8) and when to warn, stop and kill. Never makes a system call: each step is a
+Knows the protocol (docs/protocol.md 5 to 8) and when to warn, stop and kill. Never makes a system call: each step is a
 method of the `Job` port, which `posixjob` carries out on a real machine and the simulator in its own. `drive` runs
 it without a loop.
 """
@@ -159,7 +159,7 @@ async def supervise(job: Job) -> str:
 
 
 def _too_late(spec: Spec, now_s: float) -> bool:
-    """Whether the order to start is older than any order may be (PROTOCOL.md 7)."""
+    """Whether the order to start is older than any order may be (docs/protocol.md 7)."""
     return spec.start_before_s is not None and now_s >= spec.start_before_s
 
 

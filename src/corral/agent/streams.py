@@ -1,4 +1,4 @@
-"""Logs to whoever reads (PROTOCOL.md 19): the agent dials the manager that asked, and sends what is there.
+"""Logs to whoever reads (docs/protocol.md 19): the agent dials the manager that asked, and sends what is there.
 
 Frames: text `{"start", "next", "end", "dropped"}`, then the bytes from start to next as one binary message. A log this
 node does not have is `{"unavailable": why}`.

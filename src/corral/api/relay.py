@@ -1,4 +1,4 @@
-"""Logs, from the node to whoever reads (PROTOCOL.md 19): a manager never dials an agent.
+"""Logs, from the node to whoever reads (docs/protocol.md 19): a manager never dials an agent.
 
 A reader puts a stream order into its node's desired set and waits; the agent dials this very manager by WebSocket and
 sends frames: text `{"start", "next", "end", "dropped"}`, then the bytes from `start` to `next` as one binary message.

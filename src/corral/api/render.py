@@ -1,4 +1,4 @@
-"""The model as the JSON that CONTRACT.md promises. One function makes a session's; its field names are a promise.
+"""The model as the JSON that docs/sdk.md promises. One function makes a session's; its field names are a promise.
 
 Times are RFC 3339 in UTC, GPUs are named by UUID. Never reads anything: what is not in the arguments is not shown.
 """
@@ -273,7 +273,7 @@ _SLURM_FAILED = {
 
 
 def slurm_state(session: Session) -> str:
-    """The state Slurm would show (DESIGN.md 3)."""
+    """The state Slurm would show."""
     if session.phase is not Phase.ENDED:
         return _SLURM_LIVE[session.phase]
     if session.outcome is Outcome.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""Exit codes (CONTRACT.md): what a script may rely on."""
+"""Exit codes (docs/submitting.md): what a script may rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `submit` and `run`, in one table: CONTRACT.md's list. Names are the fields of the REST body.
+"""The options of `submit` and `run`, in one table. Names are the fields of the REST body.
 
 Which of them work is for the control plane to say (`not_available`); here they are only read.
 """

@@ -71,7 +71,7 @@ class ExitClass(StrEnum):
 
 
 class Wanted(StrEnum):
-    """What the user wants of a session. Written by users only (PROTOCOL.md 2)."""
+    """What the user wants of a session. Written by users only (docs/protocol.md 2)."""
 
     RUN = "run"
     HOLD = "hold"

@@ -69,7 +69,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's row. `epoch` is raised only by a registration after a reboot (PROTOCOL.md 9)."""
+    """A node's row. `epoch` is raised only by a registration after a reboot (docs/protocol.md 9)."""
 
     name: str
     group: str

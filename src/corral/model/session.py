@@ -47,7 +47,7 @@ class Why(NamedTuple):
 
 
 class StopFor(StrEnum):
-    """Why the system (not the user) stops an attempt; set once from null (PROTOCOL.md 2)."""
+    """Why the system (not the user) stops an attempt; set once from null (docs/protocol.md 2)."""
 
     TIME_LIMIT = "time_limit"
     START_DEADLINE = "start_deadline"
@@ -57,7 +57,7 @@ class StopFor(StrEnum):
 
 
 class Certificate(StrEnum):
-    """The proofs of death of PROTOCOL.md 11; nothing else releases a kernel."""
+    """The proofs of death of docs/protocol.md 11; nothing else releases a kernel."""
 
     EXIT = "exit"
     VOID = "void"

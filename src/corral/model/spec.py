@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 
 class OutcomeRule(StrEnum):
-    """Which exits decide how a session of several ranks ended (CONTRACT.md)."""
+    """Which exits decide how a session of several ranks ended (docs/submitting.md)."""
 
     ANY_FAILURE = "any-failure"
     MAIN_ONLY = "main-only"

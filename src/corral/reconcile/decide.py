@@ -5,7 +5,7 @@ follows. Which facts hold in which order is the whole policy:
 
     starting   ready before decided, so that a command that ended at once was running first
                decided before unwanted: the real result wins over a cancel that came at the same moment
-    stopping   released or requeued only when every kernel has a death certificate (PROTOCOL.md 11, 12)
+    stopping   released or requeued only when every kernel has a death certificate (docs/protocol.md 11, 12)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
 
 
 def judge(kernel: Kernel, fact: KernelFact) -> str:
-    """Whether a kernel fact is `new`, `known`, or `disputed` because it cannot be (PROTOCOL.md 1)."""
+    """Whether a kernel fact is `new`, `known`, or `disputed` because it cannot be (docs/protocol.md 1)."""
     kind = fact.kind
     if kind is FactKind.ACCEPTED:
         return "known" if kernel.accepted_at is not None or kernel.certificate is not None else "new"
@@ -197,7 +197,7 @@ def _enter(session: Session, phase: Phase, now: float) -> Session:
 
 
 def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
-    """The session waiting again, the failure counted by its class (PROTOCOL.md 14), its place in the queue kept."""
+    """The session waiting again, its failure counted by its class (docs/protocol.md 14), its place kept."""
     code = verdict.reason.code if verdict.reason else None
     asked = code in ASKED
     refused = code == REFUSED
@@ -272,7 +272,7 @@ def _live_fact(session: Session, kernels: Sequence[Kernel], now: float) -> Seen 
 
 
 def deciding(rule: OutcomeRule, kernels: Sequence[Kernel]) -> tuple[int, Result] | None:
-    """The rank and result that settle the outcome, or None while nothing is settled (PROTOCOL.md 3).
+    """The rank and result that settle the outcome, or None while nothing is settled (docs/protocol.md 3).
 
     `any-failure`: the first rank recorded as failed, or rank 0 once all are good. `main-only`: rank 0. `all`: once all
     are in, the first that failed, else rank 0. A rank that ended because it was told to stop decides nothing.

@@ -1,4 +1,4 @@
-"""The manager's half of the conversation with a node (PROTOCOL.md 4 to 10): registration, and the one exchange.
+"""The manager's half of the conversation with a node (docs/protocol.md 4 to 10): registration, and the one exchange.
 
 Facts that arrive are judged, recorded by first write, and settled in the same transaction; the desired version about
 to be answered is recorded as served before it is.

@@ -1,7 +1,7 @@
 """What users ask for: each a synchronous transaction body that writes the intent and settles what follows at once.
 
 Cancelling is a barrier from its acknowledgement: in pending the session ends here; in placed and starting its claims
-are withdrawn here unless a node was told of them, and then the node is told to stop (PROTOCOL.md 2, 11).
+are withdrawn here unless a node was told of them, and then the node is told to stop (docs/protocol.md 2, 11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corral.model.spec import UNREADABLE
 from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
-CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (PROTOCOL.md 7)
+CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (docs/protocol.md 7)
 
 
 def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:

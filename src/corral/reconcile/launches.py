@@ -55,7 +55,7 @@ def _launch(order: Order, nodes: Mapping[str, Node], url: str, now: float) -> wi
 
 
 def _environment(session: Session, kernel: Kernel, hosts: list[str], url: str, now: float) -> dict[str, str]:
-    """The variables of CONTRACT.md that the control plane knows; those only the node knows are added there."""
+    """The variables of docs/submitting.md that the control plane knows; those only the node knows are added there."""
     spec = session.spec
     gpus = spec.resources.gpu.count if spec.resources.gpu else 0
     variables = {

@@ -139,7 +139,7 @@ class Checkers:
                 self._violate("KE4", f"{token} is recorded as ready, and has no `started` that says run")
 
     def _finished_is_finished(self, session: str, attempt: int) -> None:
-        """PROTOCOL.md 2: an attempt whose results decide a success is never run again."""
+        """docs/protocol.md 2: an attempt whose results decide a success is never run again."""
         spec = self.database.reads().sessions([session])[session].spec
         codes = self._rows(
             "SELECT exit_class FROM kernel WHERE session = ? AND attempt = ? ORDER BY rank", session, attempt
@@ -278,7 +278,7 @@ class Checkers:
                 yield "EV3", f"a watcher saw {id_} as {numbers}"
 
     def _ended_by_its_rule(self) -> Iterator[tuple[str, str]]:
-        """PROTOCOL.md 3 and 14, judged anew: the outcome is what the recorded results say, and only the user's own
+        """docs/protocol.md 3 and 14, judged anew: the outcome is what the recorded results say, and only the user's own
         failures spend retries."""
         reads = self.database.reads()
         ids = [row[0] for row in self._rows("SELECT id FROM session")]

@@ -19,7 +19,7 @@ from corral.testing.site import Focus
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`rule` is the number of the rule in PROTOCOL.md, or the section's name. `focus`: where to look, if it is rare."""
+    """`rule` is its number in docs/protocol.md, or the section's name. `focus`: where to look, if it is rare."""
 
     rule: str
     left_out: str

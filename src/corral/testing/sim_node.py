@@ -185,7 +185,7 @@ class SimNode:
         return found
 
     def agent_kills(self, token: str) -> None:
-        """PROTOCOL.md 5: the agent ends a tree only with the lock in hand, or when the directory is lost."""
+        """docs/protocol.md 5: the agent ends a tree only with the lock in hand, or when the directory is lost."""
         lock = self.disk.tree.find(f"{self.run_directory}/jobs/{token}/lock")
         holder = lock.holder if isinstance(lock, File) else None
         if isinstance(holder, SimProcess) and holder is not self.agent and token in self.trees.trees:

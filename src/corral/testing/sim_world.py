@@ -119,7 +119,7 @@ class World:
 
     def operator_gives_up(self, agent: SimProcess) -> None:
         """The word on a node whose agent is only stopped. What lives there is a documented limit; what does not live
-        yet may never begin (PROTOCOL.md 7)."""
+        yet may never begin (docs/protocol.md 7)."""
         user = self._users[0] if self._users else None
         lives = self.checkers.begun_on(agent.name)
         if user is None or self._healed or lives or not agent.paused:

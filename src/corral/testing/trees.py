@@ -124,7 +124,7 @@ class SimTrees:
         devices: tuple[str, ...] = (),
         dies_with_caller: bool = True,
     ) -> Tree:
-        """Fork and exec: the one moment that INVARIANTS.md counts as a start."""
+        """Fork and exec: the one moment that docs/invariants.md counts as a start."""
         await self._turn(caller)
         if len(self.pids) + 1 + plan.descendants > self.PID_SPACE // 2:
             raise BlockingIOError(errno.EAGAIN, f"node {self.node} has no process ids left")

@@ -1,4 +1,4 @@
-"""What agents say: register, the one exchange (PROTOCOL.md 4), and the streams they dial in with.
+"""What agents say: register, the one exchange (docs/protocol.md 4), and the streams they dial in with.
 
 Bodies are decoded by `wire`; reconcile.exchange decides. An exchange with nothing new to tell is parked until a hint
 for its node, the agent's next word, or the time it gave.
