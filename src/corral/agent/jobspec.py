@@ -87,8 +87,10 @@ class Spec:
     def to_json(self) -> JsonObject:
         # not asdict(self): its deep copy costs more than the launch's own files
         flat: JsonObject = {name: getattr(self, name) for name in _SPEC_KEYS}
-        mounts = [asdict(mount) for mount in self.mounts]
-        return flat | {"env": dict(self.env), "limits": asdict(self.limits), "mounts": mounts}
+        flat["env"] = dict(self.env)
+        flat["limits"] = {name: getattr(self.limits, name) for name in _LIMIT_WORDS}
+        flat["mounts"] = [asdict(mount) for mount in self.mounts]
+        return flat
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Spec:
@@ -291,6 +293,7 @@ class Result:
         return words
 
 
+_LIMIT_WORDS = tuple(Limits.__dataclass_fields__)
 _RESULT_WORDS = tuple(Result.__dataclass_fields__)
 _USAGE_WORDS = tuple(Usage.__dataclass_fields__)
 

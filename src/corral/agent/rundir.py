@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+
+import msgspec
 
 from corral.agent import jobdir
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import NoRoom
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PRIVATE_DIR, _PRIVATE = 0o700, 0o600
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+_PRIVATE_DIR, _PRIVATE, _FOR_ALL = 0o700, 0o600, 0o644
+_USUAL = (
+    *(jobdir.SPEC, jobdir.LOCK, jobdir.STARTED, jobdir.RESULT, jobdir.EXIT),
+    *(f"{name}.tmp" for name in ("void", "stop")),
+)
+_USUAL_CONTROL = ("hosts",)
 NEW, GONE = ".new-", ".gone-"
 
 
@@ -67,19 +74,16 @@ class RunDirectory:
         try:
             with _no_room():
                 os.mkdir(partial, _PRIVATE_DIR)
-                _write(f"{partial}/{jobdir.SPEC}", json.dumps(spec).encode())
+                _write(f"{partial}/{jobdir.SPEC}", msgspec.json.encode(spec), _PRIVATE)
                 jobdir.reserve(partial)
                 for path, content in files.items():
-                    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-                    _write(path, content)
+                    _make_folder(os.path.dirname(path))
+                    _write(path, content, _FOR_ALL)
             os.rename(partial, self.folder(token))
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+        except (OSError, NoRoom) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if not isinstance(error, OSError) or error.errno not in _TAKEN:
                 raise
-            shutil.rmtree(partial, ignore_errors=True)
-        except NoRoom:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
 
     async def read(self, token: str, name: str) -> JsonObject | None:
         return jobdir.read_object(self.folder(token), name)
@@ -115,14 +119,30 @@ class RunDirectory:
 
     async def collect(self, token: str) -> None:
         gone = f"{self._jobs}/{GONE}{token}"
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.rename(self.folder(token), gone)
-        _remove(gone)
-        _remove(f"{self._control}/{token}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            shutil.rmtree(gone, ignore_errors=True)  # what an earlier removal left
+            os.rename(self.folder(token), gone)
+        _remove(gone, _USUAL)
+        _remove(f"{self._control}/{token}", _USUAL_CONTROL)
 
 
-def _remove(folder: str) -> None:
-    """A folder of files, mostly: in half the calls that `rmtree` makes."""
+def _remove(folder: str, usual: Sequence[str]) -> None:
+    """A folder of few files, whose names are known mostly: in half the calls that `rmtree` makes."""
+    try:
+        for name in usual:
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)
+    except OSError:
+        _remove_any(folder)
+
+
+def _remove_any(folder: str) -> None:
     try:
         for name in os.listdir(folder):
             os.unlink(f"{folder}/{name}")
@@ -131,11 +151,23 @@ def _remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: str, content: bytes) -> None:
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644 if "/control/" in path else _PRIVATE), "wb"
-    ) as out:
-        out.write(content)
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o755)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        os.makedirs(path, 0o755, exist_ok=True)
+
+
+def _write(path: str, content: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(fd, content[written:])
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
