@@ -1,7 +1,6 @@
 """What is shown of sessions, and what users do to them."""
 
 import hashlib
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -215,7 +214,7 @@ SESSION = Session("abcdefghjk", 1, SessionSpec(command=("x",)), "admin", 0.0)
 
 
 def test_every_live_phase_has_slurms_word() -> None:
-    assert {phase: slurm_state(replace(SESSION, phase=Phase(phase))) for phase in LIVE} == LIVE
+    assert {phase: slurm_state(SESSION._replace(phase=Phase(phase))) for phase in LIVE} == LIVE
     assert set(LIVE) == set(Phase) - {Phase.ENDED}
 
 
@@ -223,7 +222,7 @@ def test_every_live_phase_has_slurms_word() -> None:
 def test_every_end_has_slurms_word(
     outcome: Outcome, exit_class: ExitClass, started_at: float | None, word: str
 ) -> None:
-    ended = replace(SESSION, phase=Phase.ENDED, outcome=outcome, exit_class=exit_class, started_at=started_at)
+    ended = SESSION._replace(phase=Phase.ENDED, outcome=outcome, exit_class=exit_class, started_at=started_at)
     assert slurm_state(ended) == word
 
 

@@ -1,7 +1,5 @@
 """What kernels' facts mean for their session: outcome rules, certificates, cancels, retries by class."""
 
-from dataclasses import replace
-
 import pytest
 
 from corral.model.lifecycle import Effect, ExitClass, Fact, Outcome, Phase, Wanted
@@ -22,7 +20,7 @@ def a_session(phase: Phase = Phase.STARTING, ranks: int = 1, **changes) -> Sessi
 
 
 def a_kernel(rank: int = 0, **changes) -> Kernel:
-    return replace(Kernel(f"1-s-1-{rank}", "s", 1, rank, f"n{rank}", 1, "run", claimed_version=1), **changes)
+    return Kernel(f"1-s-1-{rank}", "s", 1, rank, f"n{rank}", 1, "run", claimed_version=1)._replace(**changes)
 
 
 def ran(rank: int = 0, result: Result = OK, at: float = NOW, **changes) -> Kernel:
@@ -77,7 +75,7 @@ def test_a_rank_that_ends_before_the_barrier_opens_ends_the_attempt(rule: Outcom
     assert decision.stop == ["1-s-1-0"]
     if rule is not OutcomeRule.ANY_FAILURE:  # there the rank's own result decides
         stopped = [ran(0, STOPPED), ran(1, never_began, ready_at=None)]
-        again = after(replace(session, phase=Phase.STOPPING), stopped)
+        again = after(session._replace(phase=Phase.STOPPING), stopped)
         assert (again.phase, again.attempt, again.failures) == (Phase.PENDING, 2, 0)
 
 
@@ -153,7 +151,7 @@ def test_a_failure_is_retried_as_often_as_asked_and_no_more() -> None:
     again = after(session, [ran(0, BAD)])
     assert (again.phase, again.attempt, again.failures, again.outcome) == (Phase.PENDING, 2, 1, None)
     assert again.not_before > NOW
-    last = after(replace(again, phase=Phase.RUNNING), [replace(ran(0, BAD), attempt=2)])
+    last = after(again._replace(phase=Phase.RUNNING), [ran(0, BAD)._replace(attempt=2)])
     assert (last.phase, last.outcome) == (Phase.ENDED, Outcome.FAILED)
 
 
@@ -164,7 +162,7 @@ def test_a_command_that_cannot_be_set_up_is_tried_as_often_as_asked_and_says_so(
     assert code_of(once.cause) == "setup_failed"
     again = after(a_session(Phase.RUNNING, retries=1), [ran(0, never)])
     assert (again.phase, again.failures, again.infra_failures) == (Phase.PENDING, 0, 1)
-    last = after(replace(again, phase=Phase.RUNNING), [replace(ran(0, never), attempt=2)])
+    last = after(again._replace(phase=Phase.RUNNING), [ran(0, never)._replace(attempt=2)])
     assert last.outcome is Outcome.FAILED
 
 
@@ -206,7 +204,7 @@ def test_a_command_may_ask_to_be_requeued(code: int) -> None:
     assert (again.phase, again.attempt, again.failures) == (Phase.PENDING, 2, 0)
     assert again.not_before == NOW
     asked = Result(exit_code=code, exit_class=ExitClass.USER)
-    short = after(a_session(Phase.RUNNING, started_at=NOW - 1, attempt=4), [replace(ran(0, asked), attempt=4)])
+    short = after(a_session(Phase.RUNNING, started_at=NOW - 1, attempt=4), [ran(0, asked)._replace(attempt=4)])
     assert short.not_before == NOW + 8
     once = after(a_session(Phase.RUNNING, requeue=False), [ran(0, Result(exit_code=code, exit_class=ExitClass.USER))])
     assert once.outcome is Outcome.FAILED

@@ -49,4 +49,8 @@ def context_of(connection: HTTPConnection) -> Context:
     return connection.app.state.context
 
 
-Here = Annotated[Context, Depends(context_of)]
+async def _here(connection: HTTPConnection) -> Context:  # a coroutine, since a plain function is sent to a thread
+    return context_of(connection)
+
+
+Here = Annotated[Context, Depends(_here)]

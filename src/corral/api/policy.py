@@ -131,7 +131,7 @@ def routes(tag: str) -> APIRouter:
     return APIRouter(tags=[tag], route_class=PolicyRoute)
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:  # a coroutine, since a plain function is sent to a thread
     return request.state.caller
 
 

@@ -11,7 +11,7 @@ follows. Which facts hold in which order is the whole policy:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from corral.model.lifecycle import Effect, ExitClass, Fact, Outcome, Phase, Wanted, step
@@ -98,13 +98,15 @@ def judge(kernel: Kernel, fact: KernelFact) -> str:
     return "new" if kernel.certificate is None else "known"  # that it never ran agrees with other proofs of its death
 
 
-def settle(session: Session, kernels: Sequence[Kernel], unserved: Collection[str], now: float) -> Decision | None:
+def settle(
+    session: Session, kernels: Sequence[Kernel], unserved: Collection[str], now: float, by: str = ""
+) -> Decision | None:
     """Everything that follows now for one session; None when nothing does.
 
     `kernels` are the current attempt's; `unserved` the tokens whose claim no node was ever told of, so that a stop
-    withdraws them at once (certificate f).
+    withdraws them at once (certificate f); `by` whom history names.
     """
-    walk = _Walk(session, list(kernels), unserved, now)
+    walk = _Walk(session, list(kernels), unserved, now, by)
     while seen := _next_fact(walk.session, walk.kernels, now):
         walk.take(seen)
     return walk.decision()
@@ -113,11 +115,12 @@ def settle(session: Session, kernels: Sequence[Kernel], unserved: Collection[str
 class _Walk:
     """One session's steps through the table, collected into one change."""
 
-    def __init__(self, session: Session, kernels: list[Kernel], unserved: Collection[str], now: float) -> None:
+    def __init__(self, session: Session, kernels: list[Kernel], unserved: Collection[str], now: float, by: str) -> None:
         self.before = self.session = session
         self.kernels = kernels
         self.unserved = unserved
         self.now = now
+        self.by = by
         self.history: list[Entry] = []
         self.effects: list[Effect] = []
         self.withdrawn: list[str] = []
@@ -129,12 +132,14 @@ class _Walk:
     def take(self, seen: Seen) -> None:
         edge = step(self.session.phase, seen.fact)
         assert edge is not None, f"{self.session.phase} has no {seen.fact}"
-        entry = Entry(seen.fact.value, self.session.phase, edge.target, self.session.attempt, "", seen.detail or {})
+        entry = Entry(
+            seen.fact.value, self.session.phase, edge.target, self.session.attempt, self.by, seen.detail or {}
+        )
         self.history.append(entry)
         self.effects += edge.effects
         after = _enter(self.session, edge.target, self.now)
         if seen.fact is Fact.READY:
-            after = replace(after, started_at=self.now)
+            after = after._replace(started_at=self.now)
             self.started_at = self.now
             if after.ranks > 1:
                 self.go = [kernel.token for kernel in self.kernels]
@@ -152,16 +157,15 @@ class _Walk:
                 continue
             if kernel.claimed_version is None or kernel.token in self.unserved:
                 self.withdrawn.append(kernel.token)
-                self.kernels[index] = replace(kernel, certificate=Certificate.NEVER_SERVED, certified_at=self.now)
+                self.kernels[index] = kernel._replace(certificate=Certificate.NEVER_SERVED, certified_at=self.now)
             elif not kernel.stop_asked:
                 self.stop.append(kernel.token)
-                self.kernels[index] = replace(kernel, stop_asked=True)
+                self.kernels[index] = kernel._replace(stop_asked=True)
 
     def _end(self, after: Session) -> Session:
         verdict = verdict_of(self.session, self.kernels)
         self.verdict = verdict
-        return replace(
-            after,
+        return after._replace(
             outcome=verdict.outcome,
             exit_class=verdict.exit_class,
             exit_code=verdict.exit_code,
@@ -178,7 +182,7 @@ class _Walk:
     def decision(self) -> Decision | None:
         if not self.history:
             return None
-        after = replace(self.session, seq=self.before.seq + len(self.history))
+        after = self.session._replace(seq=self.before.seq + len(self.history))
         change = Change(self.before, after, tuple(self.history), self.verdict, self.started_at)
         alive = {kernel.token for kernel in self.kernels if kernel.certificate is None}
         stop = [token for token in self.stop if token in alive]
@@ -193,7 +197,7 @@ def _enter(session: Session, phase: Phase, now: float) -> Session:
     if phase is Phase.RUNNING and session.time_limit_s is not None:
         limit = now + session.time_limit_s + session.spec.grace_s + TIME_LIMIT_MARGIN_S
         check_at = min(limit, now + CHECK_AFTER_S[phase])
-    return replace(session, phase=phase, phase_at=now, next_check_at=check_at)
+    return session._replace(phase=phase, phase_at=now, next_check_at=check_at)
 
 
 def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
@@ -209,8 +213,7 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
     wait_s = 0.0 if asked else min(LAST_BACKOFF_S, 2.0 ** min(tries - 1, 16))
     if asked and session.started_at is not None and now - session.started_at < SHORT_RUN_S:
         wait_s = min(LAST_ASKED_BACKOFF_S, 2.0 ** min(session.attempt - 1, 16))  # "again" is not "at once, for ever"
-    return replace(
-        session,
+    return session._replace(
         attempt=session.attempt + 1,
         group=session.spec.group,
         stop_for=None,

@@ -36,7 +36,7 @@ def cancel(tx: Tx, session_id: str, by: str) -> Session:
         _set_aside(tx, session_id, by)
     session = _locked(tx, session_id)
     if session.phase is not Phase.ENDED and session.wanted is not Wanted.STOP:
-        _note(tx, session, replace(session, wanted=Wanted.STOP), "cancel", by)
+        _note(tx, session, session._replace(wanted=Wanted.STOP), "cancel", by)
         settle_locked(tx, [session_id], by)
     return tx.sessions([session_id])[session_id]
 
@@ -62,7 +62,7 @@ def hold(tx: Tx, session_id: str, by: str) -> Session:
     if session.phase is not Phase.PENDING or session.wanted is Wanted.STOP:
         raise Refused("not_pending", f"session {session_id} is {session.phase}; only a pending session can be held")
     if session.wanted is not Wanted.HOLD:
-        _note(tx, session, replace(session, wanted=Wanted.HOLD), "hold", by)
+        _note(tx, session, session._replace(wanted=Wanted.HOLD), "hold", by)
     return tx.sessions([session_id])[session_id]
 
 
@@ -70,7 +70,7 @@ def release(tx: Tx, session_id: str, by: str) -> Session:
     """Let a held session be placed again. Of one that is not held it changes nothing."""
     session = _locked(tx, session_id)
     if session.wanted is Wanted.HOLD:
-        _note(tx, session, replace(session, wanted=Wanted.RUN), "release", by)
+        _note(tx, session, session._replace(wanted=Wanted.RUN), "release", by)
         tx.hint(PLACE)
     return tx.sessions([session_id])[session_id]
 
@@ -89,7 +89,7 @@ def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
     if session.wanted is Wanted.STOP:
         raise Refused("being_cancelled", f"session {session_id} is being cancelled; requeue it once it has ended")
     if session.phase in (Phase.PLACED, Phase.STARTING, Phase.RUNNING) and session.stop_for is None:
-        _note(tx, session, replace(session, stop_for=StopFor.REQUEUE), "requeue", by)
+        _note(tx, session, session._replace(stop_for=StopFor.REQUEUE), "requeue", by)
         settle_locked(tx, [session_id], by)
     elif session.phase is Phase.STOPPING:
         raise Refused("stopping", f"session {session_id} is stopping; requeue it once it has ended")
@@ -119,9 +119,9 @@ def update(
     asked = {name: value for name, value in detail.items() if value is not None}
     if not asked:
         return session
-    after = replace(session, **asked)
+    after = session._replace(**asked)
     if group is not None:
-        after = replace(after, spec=replace(session.spec, group=group))
+        after = after._replace(spec=replace(session.spec, group=group))
         tx.set_spec(session_id, after.spec)
     _note(tx, session, after, "update", by, asked)
     if time_limit_s is not None and session.phase in (Phase.STARTING, Phase.RUNNING):

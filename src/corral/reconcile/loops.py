@@ -13,12 +13,13 @@ from corral.reconcile.sessions import sweep_due
 KEEP_OPERATIONS_S = 3600.0
 
 
-def manager_loops(store: Store, member: str, url: str) -> Sequence[Loop]:
-    """placement, claims, sessions, nodes, members: each wakes by hint and by sweep."""
+def manager_loops(store: Store, member: str, url: str, *, claiming: bool = True) -> Sequence[Loop]:
+    """placement, claims, sessions, nodes, members: each wakes by hint and by sweep. `claiming`: placing claims at once,
+    and the claims loop is left with what another manager only placed."""
     by = f"manager:{member}"
 
     async def place() -> None:
-        await place_pass(store, by)
+        await place_pass(store, by, claiming=claiming)
 
     async def claim() -> None:
         await claim_pass(store, by)

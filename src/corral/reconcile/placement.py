@@ -1,14 +1,14 @@
 """Two passes that any manager may run at any time: place what fits, and claim what was placed.
 
 Placing commits what still fits of a plan made on a snapshot; what no longer does is dropped and tried again. Claiming
-writes the session and all its kernels, and what their nodes are told, in one transaction, or nothing (B1, B3).
+writes the session and all its kernels, and what their nodes are told, in one transaction, or nothing (B1, B3): that of
+the placing where it may, or one of its own.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
@@ -26,8 +26,9 @@ PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pas
 CLAIM_LIMIT = 500
 
 
-async def place_pass(store: Store, by: str) -> int:
-    """One pass: how many sessions were placed. Hints itself when there is more to do."""
+async def place_pass(store: Store, by: str, *, claiming: bool = False) -> int:
+    """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
+    claimed in the same transaction, which spares a second one."""
     snapshot = await store.read("scheduling snapshot", lambda reads: reads.snapshot(PER_SHAPE))
     if not snapshot.waiting:
         return 0
@@ -35,39 +36,46 @@ async def place_pass(store: Store, by: str) -> int:
     told = new_refusals(snapshot, plan)
     if not plan.placements and not told:
         return 0
-    return await store.tx("place", lambda tx: commit(tx, plan, told, by))
+    return await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming))
 
 
 def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
-    """Of the refusals, those that say something else than the session was last told, as JSON texts."""
+    """Of the refusals, those to be noted, as JSON texts: with the first of each shape, which speaks for all behind it,
+    and with whoever was told something else before."""
     texts: dict[int, str] = {}  # sessions of one shape share one answer
     told: dict[str, str] = {}
     for waiting in snapshot.waiting:
         refusals = plan.refusals.get(waiting.id)
         if refusals is None:
             continue
-        text = texts.get(id(refusals))
-        if text is None:
-            text = texts[id(refusals)] = wire.encode([_plain(refusal) for refusal in refusals]).decode()
-        if text != waiting.refused:
+        first = id(refusals) not in texts
+        if first:
+            texts[id(refusals)] = wire.encode([_plain(refusal) for refusal in refusals]).decode()
+        text = texts[id(refusals)]
+        if text != waiting.refused and (first or waiting.refused is not None):
             told[waiting.id] = text
     return told
 
 
-def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str) -> int:
+def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bool = False) -> int:
     """Place what still fits, note why the rest does not; how many were placed."""
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
     tx.lock(names, ids)
     fitting = _still_fitting(tx, plan.placements, names)
-    taken = tx.write([_placing(session, placed, tx.now, by) for session, placed in fitting], by)
+    changes = [_placing(session, placed, tx.now, by) for session, placed in fitting]
+    if claiming:
+        changes = [_then(change, _claiming(change.after, tx.now, by)) for change in changes]
+    taken = tx.write(changes, by)
     generation = tx.generation()
     placements = [_placement(session, placed, generation) for session, placed in fitting if session.id in taken]
     tx.hold(placements, by)
     tx.note_refusals(told)
-    if placements:
-        tx.hint(CLAIM, PLACE)
-    elif fitting or plan.placements:
+    if claiming:
+        tx.claim([kernel for placement in placements for kernel in placement.kernels], by)
+    elif placements:
+        tx.hint(CLAIM)
+    if plan.more or len(placements) < len(plan.placements):
         tx.hint(PLACE)
     return len(placements)
 
@@ -110,13 +118,20 @@ def _placing(session: Session, placed: Placed, now: float, by: str) -> Change:
     return _stepped(session, Fact.PLACED, now, by, {"nodes": nodes, "group": placed.group}, group=placed.group)
 
 
+def _claiming(session: Session, now: float, by: str) -> Change:
+    return _stepped(session, Fact.CLAIMED, now, by, {})
+
+
+def _then(first: Change, second: Change) -> Change:
+    return Change(first.before, second.after, first.history + second.history)
+
+
 def _stepped(
     session: Session, fact: Fact, now: float, by: str, detail: Mapping[str, object], *, group: str | None = None
 ) -> Change:
     edge = step(session.phase, fact)
     assert edge is not None
-    after = replace(
-        session,
+    after = session._replace(
         phase=edge.target,
         phase_at=now,
         seq=session.seq + 1,
@@ -133,10 +148,10 @@ def _placement(session: Session, placed: Placed, generation: int) -> Placement:
     for rank, place in enumerate(placed.ranks):
         token = str(Token(generation, session.id, session.attempt, rank))
         kernels.append(Kernel(token, session.id, session.attempt, rank, place.node, place.epoch, place.run_id))
-        held = Holding(token, session.id, session.attempt, place.node)
-        holdings.append(replace(held, cpu_milli=place.cpu_milli, memory_mib=place.memory_mib))
+        held = (token, session.id, session.attempt, place.node)
+        holdings.append(Holding(*held, cpu_milli=place.cpu_milli, memory_mib=place.memory_mib))
         for grant in place.grants:
-            part = replace(held, device=grant.uuid, share_milli=grant.share_milli, vram_mib=grant.vram_mib)
+            part = Holding(*held, device=grant.uuid, share_milli=grant.share_milli, vram_mib=grant.vram_mib)
             holdings.append(part)
     return Placement(session, placed.group, kernels, holdings)
 
@@ -165,7 +180,7 @@ def claim(tx: Tx, ids: Sequence[str], by: str) -> int:
         and session.stop_for is None
         and all(nodes[kernel.node].epoch == kernel.node_epoch for kernel in kernels[session.id])
     ]
-    taken = tx.write([_stepped(session, Fact.CLAIMED, tx.now, by, {}) for session in ready], by)
+    taken = tx.write([_claiming(session, tx.now, by) for session in ready], by)
     tx.claim([kernel for session in ready if session.id in taken for kernel in kernels[session.id]], by)
     if len(ids) >= CLAIM_LIMIT:
         tx.hint(CLAIM)

@@ -7,7 +7,6 @@ One session that cannot be read or decided is marked and left; the others go on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from corral.model.lifecycle import Effect, Phase
 from corral.model.session import Certificate, Change, Entry, Kernel, Session
@@ -42,7 +41,7 @@ def settle_locked(tx: Tx, ids: Iterable[str], by: str) -> list[Session]:
         mine = kernels.get(session.id, [])
         unserved = {k.token for k in mine if k.claimed_version is not None and k.claimed_version > served[k.node]}
         try:
-            decision = settle(session, mine, unserved, tx.now)
+            decision = settle(session, mine, unserved, tx.now, by)
         except Exception as error:  # one broken session never stops the others
             tx.mark_broken(session.id, f"cannot be decided: {error!r}", tx.now + BROKEN_CHECK_S)
             continue
@@ -59,7 +58,7 @@ def _served_versions(tx: Tx, groups: Iterable[Sequence[Kernel]]) -> dict[str, in
 def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
     if not decisions:
         return []
-    taken = tx.write([_signed(decision, by) for decision in decisions], by)
+    taken = tx.write([decision.change for decision in decisions], by)
     mine = [decision for decision in decisions if decision.change.before.id in taken]
     tx.certify([token for decision in mine for token in decision.withdrawn], Certificate.NEVER_SERVED, by)
     tx.ask_stop([token for decision in mine for token in decision.stop])
@@ -69,11 +68,6 @@ def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
     if freed or any(decision.change.after.phase is Phase.PENDING for decision in mine):
         tx.hint(PLACE)
     return [decision.change.after for decision in mine]
-
-
-def _signed(decision: Decision, by: str) -> Change:
-    change = decision.change
-    return replace(change, history=tuple(replace(entry, by=entry.by or by) for entry in change.history))
 
 
 def settle_sessions(tx: Tx, ids: Iterable[str], by: str) -> list[Session]:
@@ -108,13 +102,13 @@ def look_again(tx: Tx, ids: Sequence[str], by: str) -> None:
 def _stop_for(tx: Tx, session: Session, by: str) -> str:
     why = overdue(session, tx.now)
     entry = Entry("stop_asked", session.phase, session.phase, session.attempt, by, {"for": why and why.value})
-    tx.write([change_of(session, replace(session, stop_for=why), entry)], by)
+    tx.write([change_of(session, session._replace(stop_for=why), entry)], by)
     return session.id
 
 
 def change_of(before: Session, after: Session, entry: Entry) -> Change:
     """A change that is no step of the table: what a user asked for, or the system noted, with its line of history."""
-    return Change(before, replace(after, seq=before.seq + 1), (entry,), None, before.started_at)
+    return Change(before, after._replace(seq=before.seq + 1), (entry,), None, before.started_at)
 
 
 def _ask_nodes(tx: Tx, sessions: Sequence[Session]) -> None:

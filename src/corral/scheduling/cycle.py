@@ -61,7 +61,9 @@ def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
                 continue
             answer = hopeless[waiting.shape] = found
         refusals[waiting.id] = answer
-    return Plan(tuple(placements), refusals)
+    answered = len(placements) + len(refusals) == len(snapshot.waiting)
+    more = not answered or any(id_ not in refusals for id_ in snapshot.last_read)
+    return Plan(tuple(placements), refusals, more)
 
 
 def _ordered(

@@ -31,8 +31,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """`more`: there may be room for sessions that the pass did not come to."""
+
     placements: tuple[Placed, ...] = ()
     refusals: Mapping[str, tuple[Refusal, ...]] = field(default_factory=dict[str, tuple[Refusal, ...]])
+    more: bool = False
 
 
 def check(snapshot: Snapshot, plan: Plan) -> list[str]:

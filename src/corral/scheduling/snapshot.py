@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import Resources
@@ -39,8 +40,7 @@ def shape_of(spec: SessionSpec) -> Shape:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A pending session that may be placed now, in submit order by `ordinal`. `refused` is what it was last told, as
     JSON text, so that nothing is written when the answer is the same."""
 
@@ -58,12 +58,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One consistent picture. `now` is the database's time in seconds; `truncated` says that more sessions
-    of some shape wait than were read."""
+    """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
+    may wait than were read, the last session that was."""
 
     now: float
     nodes: Sequence[Node]
     devices: Mapping[str, Sequence[Device]]
     waiting: Sequence[Waiting]
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict[str, ResourceGroup])
-    truncated: bool = False
+    last_read: Sequence[str] = ()

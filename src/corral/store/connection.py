@@ -19,6 +19,7 @@ Parameters = Mapping[str, Any]
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 _IN = re.compile(r"@in\((\w+)\)")
+_EACH = re.compile(r"@each\((\w+) (FROM [^()]*)\)")
 EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, shifted, plus its place in it
 
 
@@ -116,6 +117,7 @@ class PostgresConnection:
 @cache
 def _sqlite_text(statement: str) -> str:
     text = _IN.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
+    text = _EACH.sub(r"json_each((SELECT json_group_array(\1) FROM (SELECT \1 \2)))", text)
     text = text.replace("@event_id", "NULL").replace("@safe_event_id", str(2**63 - 1))
     return text.replace("@for_update", "")
 
@@ -123,6 +125,7 @@ def _sqlite_text(statement: str) -> str:
 @cache
 def _postgres_text(statement: str) -> str:
     text = _IN.sub(r"= ANY(:\1)", statement.replace("%", "%%"))
+    text = _EACH.sub(r"LATERAL (SELECT \1 AS value \2)", text)
     shifted = f"(pg_current_xact_id()::text::bigint << {EVENTS_PER_TX_BITS})"
     oldest = f"(pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {EVENTS_PER_TX_BITS})"
     text = text.replace("@event_id", f"{shifted} + :n").replace("@safe_event_id", oldest)

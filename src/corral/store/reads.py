@@ -96,7 +96,7 @@ class SqlReads:
         return listed[: what.limit]
 
     def count_sessions(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS)}
+        return {row[0]: int(row[1]) for row in self._rows(sql.SESSION_COUNTS) if row[1]}
 
     def count_live(self) -> dict[str, int]:
         return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS_LIVE)}
@@ -107,7 +107,8 @@ class SqlReads:
         return self._rows(sql.SESSION_POSITION, ordinal=session.ordinal, grp=session.group or "")[0][0]
 
     def refusals(self, ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-        return {row[0]: msgspec.json.decode(row[1]) for row in self._rows(sql.SESSION_REFUSALS, ids=list(ids))}
+        found = self._rows(sql.SESSION_REFUSALS, ids=list(ids), now=self.now)
+        return {row[0]: msgspec.json.decode(row[1]) for row in found}
 
     def attempts(self, session_id: str) -> list[dict[str, Any]]:
         names = (
@@ -187,14 +188,14 @@ class SqlReads:
 
     def snapshot(self, per_shape: int) -> Snapshot:
         waiting: list[Waiting] = []
-        deepest = 0
+        by_shape: defaultdict[str, list[str]] = defaultdict(list)
         for row in self._rows(sql.SESSIONS_WAITING, now=self.now, per_shape=per_shape):
+            by_shape[row[10]].append(row[0])
             try:
                 shape = rows.shape_in(row[8])
             except (Invalid, ValueError):
                 continue
             waiting.append(Waiting(*row[:8], shape=shape, refused=row[9]))
-            deepest = max(deepest, row[10])
         devices: defaultdict[str, list[Device]] = defaultdict(list)
         for device in self.devices():
             devices[device.node].append(device)
@@ -204,7 +205,7 @@ class SqlReads:
             devices=dict(devices),
             waiting=waiting,
             groups=self.groups(),
-            truncated=deepest >= per_shape,
+            last_read=[ids[-1] for ids in by_shape.values() if len(ids) >= per_shape],
         )
 
     def sessions_on(self, node: str) -> list[str]:

@@ -107,7 +107,6 @@ def session_columns(session: Session) -> dict[str, Any]:
         "failures": session.failures,
         "infra_failures": session.infra_failures,
         "refusals": session.refusals,
-        "shape": session_shape(session.spec),
     }
 
 

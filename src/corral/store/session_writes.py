@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -140,13 +139,13 @@ class SessionWrites(Writes):
         """Keep a fact that cannot be with the session's story; answers the session with its new `seq`."""
         detail = {"token": fact.token, "kind": fact.kind.value, "why": fact.why and fact.why.code}
         entry = Entry("disputed", session.phase, session.phase, parse_token(fact.token).attempt, by, detail)
-        after = replace(session, seq=session.seq + 1)
+        after = session._replace(seq=session.seq + 1)
         if not self.write([Change(session, after, (entry,))], by):
             raise Conflict(f"session {session.id} moved while it was locked")
         return after
 
     def set_spec(self, session_id: str, spec: SessionSpec) -> None:
-        self._whole(sql.SET_SPEC, 1, id=session_id, spec=wire.spec_to_json(spec))
+        self._whole(sql.SET_SPEC, 1, id=session_id, spec=wire.spec_to_json(spec), shape=rows.session_shape(spec))
         self._forget([session_id])
 
     def set_aside(self, session_id: str) -> str | None:

@@ -1,6 +1,7 @@
 """Every statement, once, for both dialects.
 
-`:name` is a parameter; `@in(name)` is membership in a list parameter; `@event_id` is the next id in commit order.
+`:name` is a parameter; `@in(name)` is membership in a list parameter; `@event_id` is the next id in commit order;
+`@each(column FROM …)` is a table of `value` made anew for each row of the tables before it.
 `store.connection` turns them into what each driver wants. A write names the state it expects, and its row count is
 checked by the caller.
 """
@@ -31,28 +32,38 @@ SESSIONS = f"SELECT {SESSION_COLUMNS} FROM session WHERE id @in(ids)"
 SESSION_PREFIX = "SELECT id FROM session WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
 SESSION_KEY = "SELECT id, digest FROM session WHERE project = :project AND idempotency_key = :key"
 SESSION_NEWEST = "SELECT id FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
-SESSION_COUNTS = "SELECT phase, COUNT(*) FROM session GROUP BY phase"
+# Those that have ended are never looked at one by one: there is no end to them.
+SESSION_COUNTS = """
+WITH live (phase, number) AS (SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase)
+SELECT phase, number FROM live
+UNION ALL
+SELECT 'ended', (SELECT COUNT(*) FROM session) - (SELECT COALESCE(SUM(number), 0) FROM live)"""
 SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase"
 SESSION_POSITION = """
 SELECT COUNT(*) + 1 FROM session
 WHERE phase = 'pending' AND wanted = 'run' AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
-# A session too far back to be read by a pass is told what the first of its shape is told.
+# A session is told what the first of its shape is told, unless it was first once and told something itself.
 SESSION_REFUSALS = """
 SELECT id, why FROM (
     SELECT s.id, COALESCE(s.refused, (
         SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
-        ORDER BY r.ordinal LIMIT 1)) AS why
+          AND r.wanted = 'run' AND r.not_before <= :now ORDER BY r.ordinal LIMIT 1)) AS why
     FROM session s WHERE s.id @in(ids) AND s.phase = 'pending' AND s.wanted = 'run') AS told
 WHERE why IS NOT NULL"""
 SESSIONS_DUE = """
 SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
 SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'ended' ORDER BY ordinal LIMIT :limit"
+# The index leads from shape to shape, so that a pass costs what it reads, not what waits behind it.
 SESSIONS_WAITING = """
-SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, refused, behind FROM (
-    SELECT id, ordinal, attempt, seq, priority, owner, project, submitted_at, spec, refused,
-           ROW_NUMBER() OVER (PARTITION BY shape ORDER BY ordinal) AS behind
-    FROM session WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL) AS ranked
-WHERE behind <= :per_shape ORDER BY ordinal"""
+WITH RECURSIVE shapes (shape) AS (
+    SELECT MIN(shape) FROM session WHERE phase = 'pending'
+    UNION ALL
+    SELECT (SELECT MIN(w.shape) FROM session w WHERE w.phase = 'pending' AND w.shape > shapes.shape)
+    FROM shapes WHERE shapes.shape IS NOT NULL)
+SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape
+FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
+    AND wanted = 'run' AND not_before <= :now AND error IS NULL ORDER BY ordinal LIMIT :per_shape) AS early
+JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
@@ -83,10 +94,10 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     reason_code = :reason_code, reason_message = :reason_message, cause_code = :cause_code,
     cause_message = :cause_message, stop_for = :stop_for, phase_at = :phase_at, started_at = :started_at,
     ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
-    infra_failures = :infra_failures, refusals = :refusals, shape = :shape, error = NULL,
+    infra_failures = :infra_failures, refusals = :refusals, error = NULL,
     refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
-SET_SPEC = "UPDATE session SET spec = :spec WHERE id = :id AND phase = 'pending'"
+SET_SPEC = "UPDATE session SET spec = :spec, shape = :shape WHERE id = :id AND phase = 'pending'"
 RAW_SESSION = "SELECT spec, project, name, phase, wanted, stop_for FROM session WHERE id = :id"
 LAST_TARGET = "SELECT target FROM event WHERE session = :id ORDER BY seq DESC LIMIT 1"
 SET_ASIDE = """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from corral import wire
@@ -98,7 +97,7 @@ def whole_run(token: str, code: int = 0) -> list[KernelFact]:
 def noted(before: Session, fact: str = "update", **fields: Any) -> Change:
     """A change that leaves the phase alone, with its one line of history."""
     entry = Entry(fact, before.phase, before.phase, before.attempt, BY)
-    return Change(before, replace(before, seq=before.seq + 1, **fields), (entry,), None, before.started_at)
+    return Change(before, before._replace(seq=before.seq + 1, **fields), (entry,), None, before.started_at)
 
 
 @contextmanager

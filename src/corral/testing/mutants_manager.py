@@ -188,7 +188,7 @@ def _refused_is_failed() -> list[Patch]:
     def changed(session: Session, verdict: Verdict, now: float) -> Session:
         after = next_attempt(session, verdict, now)
         if after.refusals > session.refusals:
-            return replace(after, refusals=session.refusals, failures=session.failures + 1)
+            return after._replace(refusals=session.refusals, failures=session.failures + 1)
         return after
 
     return [Patch(decide, "_next_attempt", changed)]

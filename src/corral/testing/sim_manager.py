@@ -82,8 +82,9 @@ class SimManager:
         self.url = f"http://{process.name}"
         self.by = f"manager:{process.title}"
         self.store = SimStore(database, process)
-        loops = Loops(manager_loops(self.store, process.title, self.url), self.store.wakeups, process, self._report)
-        process.spawn(loops.run(), name="loops")
+        claiming = process.incarnation % 2 == 1  # half of the managers claim in a second transaction: both are right
+        loops = manager_loops(self.store, process.title, self.url, claiming=claiming)
+        process.spawn(Loops(loops, self.store.wakeups, process, self._report).run(), name="loops")
         network.listen(process, process.name, self.serve)
 
     def _report(self, loop: str, error: BaseException) -> None:

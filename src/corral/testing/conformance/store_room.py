@@ -44,7 +44,7 @@ def placement(
 
 def place(tx: Tx, session: Session, *placements: Placement) -> None:
     """Write the phase and hold the room, as a placement pass does, without its look at what is free."""
-    after = replace(session, phase=Phase.PLACED, seq=session.seq + 1)
+    after = session._replace(phase=Phase.PLACED, seq=session.seq + 1)
     entry = Entry(Fact.PLACED.value, session.phase, Phase.PLACED, session.attempt, BY)
     assert tx.write([Change(session, after, (entry,))], BY)
     tx.hold(placements, BY)
@@ -149,7 +149,7 @@ class RoomRules:
         await Play(store).join("n1")
         (session,) = await submitted(store)
         await store.tx("first", lambda tx: place(tx, session, placement(session, "n1")))
-        again = replace(session, attempt=2)
+        again = session._replace(attempt=2)
         await refuse(store, "second", lambda tx: tx.hold([placement(again, "n1")], BY))
 
     @on_a_loop
@@ -299,4 +299,4 @@ class RoomRules:
 def _now(session: Session) -> Change:
     """The pause before the next attempt, cut short."""
     entry = Entry("update", session.phase, session.phase, session.attempt, BY)
-    return Change(session, replace(session, seq=session.seq + 1, not_before=0.0), (entry,))
+    return Change(session, session._replace(seq=session.seq + 1, not_before=0.0), (entry,))

@@ -67,10 +67,10 @@ class SessionRules:
     async def test_a_stale_write_changes_nothing_and_tells_nothing(self, store: Store) -> None:
         (before,) = await submitted(store, new_session())
         for stale in (
-            replace(before, phase=Phase.PLACED),
-            replace(before, attempt=2),
-            replace(before, seq=7),
-            replace(before, id="0nosuchone"),
+            before._replace(phase=Phase.PLACED),
+            before._replace(attempt=2),
+            before._replace(seq=7),
+            before._replace(id="0nosuchone"),
         ):
             assert await store.tx("stale", lambda tx, stale=stale: tx.write([noted(stale, priority=5)], BY)) == set()
         assert await store.read("look", lambda reads: reads.sessions([before.id])) == {before.id: before}
@@ -89,7 +89,7 @@ class SessionRules:
     @on_a_loop
     async def test_within_a_batch_only_the_stale_one_is_left_out(self, store: Store) -> None:
         one, two = await submitted(store, new_session(), new_session())
-        changes = [noted(one, priority=3), noted(replace(two, seq=9), priority=3)]
+        changes = [noted(one, priority=3), noted(two._replace(seq=9), priority=3)]
         assert await store.tx("write", lambda tx: tx.write(changes, BY)) == {one.id}
         found = await store.read("look", lambda reads: reads.sessions([one.id, two.id]))
         assert (found[one.id].priority, found[two.id].priority) == (3, 0)
