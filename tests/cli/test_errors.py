@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ BAD = [
     (["up", "--nodes", "0"], 2), (["up", "--listen", "nowhere"], 2), (["up", "--simulate-gpus", "many"], 2),
     (["up", "--cpus", "x"], 2), (["up", "--memory", "x"], 2), (["up", "--label", "x"], 2),
     (["manager"], 2), (["manager", "--database", "mysql://x"], 2), (["db", "upgrade", "--database", "x"], 2),
+    *[(["wait", "zzzzzzzzzz", option, amount], 2) for option in ("--timeout", "--patience")
+      for amount in ("nan", "inf", "1e999", "-0.1", "x", "")],
+    (["version", "--config", "/nowhere"], 2), (["version", "--url", "nonsense"], 2),
+    (["ps", "--token", "two words"], 2), (["ps", "--token", "tökén"], 2), (["ps", "--token", "a\nb"], 2),
+    *[(["show", text], 2) for text in ("\udcff\udcfe",)],
+    *[(["node", "show", name], 3) for name in ("", ".", "..", "a/b", "x" * 5000)],
+    *[(["node", "confirm-dead", name], 3) for name in ("", "..", "a/b", "x" * 5000)],
+    *[(["submit", option, "", "--", "true"], 2) for option in (
+        "--upload", "--bootstrap", "--env-file", "--config", "--project", "--gpu-model", "--gpu-arch", "--profile",
+        "--image", "--array", "--begin", "--group", "--workdir", "--node", "--memory", "--time", "--retries",
+    )],
+    (["submit", "-f", "", "--", "true"], 2), (["submit", ""], 2), (["submit", "x" * 5000], 2),
+    (["submit", "--upload", "x" * 5000, "--", "true"], 2), (["submit", "--nodes", "x" * 100_000, "--", "true"], 2),
+    (["up", "--data-dir", ""], 2), (["manager", "--database", "sqlite:////x", "--token-file", ""], 2),
     # not there
     *[([verb, "zzzzzzzzzz"], 3) for verb in (
         "show", "wait", "cancel", "hold", "release", "requeue", "explain", "history", "audit-launch", "logs",
@@ -88,6 +103,7 @@ def test_bad_input_is_one_line(corral: Corral, words: list[str], code: int) -> N
     assert done.code == code, done.err
     if words:
         assert done.error.startswith("corral: ")
+        assert len(done.error) < 1100
         assert done.out == ""
 
 
@@ -204,3 +220,55 @@ def test_a_binary_is_no_script(corral: Corral) -> None:
     done = corral("submit", "/bin/true")
     assert done.code == 2
     assert "after `--`" in done.error
+
+
+def test_nobody_there_is_said_in_plain_words(corral: Corral) -> None:
+    assert corral("ps", "--url", "http://127.0.0.1:1").error == (
+        "corral: cannot reach the control plane at http://127.0.0.1:1: Connection refused; is it running?"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def hang_up() -> None:
+            with other.accept()[0] as connection:
+                connection.recv(65536)
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        line = corral("requeue", "zzzzzzzzzz", "--url", f"http://127.0.0.1:{other.getsockname()[1]}").error
+        thread.join(10)
+    assert "Error" not in line
+    assert "broke off" in line
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "0 1", "0 1 2"])
+@pytest.mark.parametrize(
+    "words", [["ps"], ["show", "zzzzzzzzzz"], ["frobnicate"], ["submit", "--dry-run", "--", "true"]]
+)
+def test_streams_that_are_closed_are_no_traceback(environment: dict[str, str], closed: str, words: list[str]) -> None:
+    shut = " ".join(f"{number}{'<' if number == '0' else '>'}&-" for number in closed.split())
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {shut}', "sh", sys.executable, "-m", "corral", *words],
+        capture_output=True, env=environment, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == {"ps": 0, "show": 3, "frobnicate": 2, "submit": 0}[words[0]], done.stderr
+    assert len(done.stderr.splitlines()) == (1 if done.returncode and "2" not in closed else 0), done.stderr
+    assert done.stdout == "" or "1" not in closed
+
+
+def test_a_full_disk_under_the_output_is_one_line(environment: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "corral", "version"],
+            stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "corral: No space left on device\n"
+
+
+def test_a_fault_of_our_own_is_one_line_too(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr("corral.client.sync.Client.nodes", broken)
+    done = corral("nodes")
+    assert (done.code, "unforeseen" in done.error, "CORRAL_TRACEBACK" in done.error) == (1, True, True)

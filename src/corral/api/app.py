@@ -49,7 +49,13 @@ def create_app(
     measured = Measured(store, metrics, clock)
     health_of: Callable[[], Sequence[LoopHealth]] = loops.health if loops is not None else tuple
     app = FastAPI(
-        title="Corral", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, openapi_url=None
+        title="Corral",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
     )
     relay = Relay(measured, ids, url, dial_wait_s)
     credentials = Credentials(measured, clock)

@@ -8,6 +8,7 @@ anything else            internal (a fault of ours, logged)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -87,22 +88,36 @@ def answer(fault: Fault, headers: Mapping[str, str] | None = None) -> Response:
 
 
 def invalid_fields(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """One line for the first field that does not fit, and how many more there are."""
-    line = _line(errors[0]) if errors else "the request does not fit"
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return Invalid("bad_request", line + more)
+    """One line for the first field that does not fit, and how many more there are. Of a field that may be of several
+    kinds the last kind's error is told, which is that of text: the widest."""
+    if not errors:
+        return Invalid("bad_request", "the request does not fit")
+    told = {_place(error): error for error in errors}
+    place = _place(errors[0])
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    return Invalid("bad_request", f"{place or 'body'}: {_words(told[place])}{more}")
 
 
 _PLAINER = {"Extra inputs are not permitted": "there is no such field", "Field required": "is missing"}
 
 
-def _line(error: Mapping[str, Any]) -> str:
+_KIND = re.compile(r"int|float|str|bool|.*[\[(-].*|[A-Z].*")  # what stands in a place for one of several kinds
+
+
+def _place(error: Mapping[str, Any]) -> str:
     place = ""
     for part in error.get("loc", ())[1:]:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif not _KIND.fullmatch(str(part)) or not place:
+            place += f".{part}" if place else str(part)
+    return place
+
+
+def _words(error: Mapping[str, Any]) -> str:
     message = str(error.get("msg", "does not fit"))
     message = _PLAINER.get(message, message)
-    return f"{place or 'body'}: {message[:1].lower()}{message[1:]}"
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 CLIENT_CLOSED_REQUEST = 499  # what web servers write in their logs for it

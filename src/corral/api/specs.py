@@ -31,6 +31,7 @@ NOT_AVAILABLE = ("profile", "begin", "after", "array", "preemptible", "image", "
 def spec_of(asked: SessionIn) -> SessionSpec:
     """The valid spec; `Invalid` names the first option that makes no sense, or is not there yet."""
     _only_what_is_there(asked)
+    _nothing_empty(asked)
     spec = validate(
         SessionSpec(
             command=tuple(asked.command),
@@ -69,9 +70,17 @@ def spec_of(asked: SessionIn) -> SessionSpec:
     return spec
 
 
+def _nothing_empty(asked: SessionIn) -> None:
+    """An unset variable of a shell, most likely: to take it for nothing said would be to ignore it."""
+    for name in ("project", "gpu_model", "gpu_arch", "runtime"):
+        if getattr(asked, name) == "":
+            option = "--" + name.replace("_", "-")
+            raise Invalid("empty_value", f"{option} is empty; leave it out, or say which", subject=option)
+
+
 def _only_what_is_there(asked: SessionIn) -> None:
     for name in NOT_AVAILABLE:
-        if getattr(asked, name) not in (None, False, [], ""):
+        if getattr(asked, name) not in (None, False, []):
             raise _not_available(name)
     if asked.runtime not in (None, "process"):
         raise _not_available("runtime", f" {asked.runtime}; this release starts processes")

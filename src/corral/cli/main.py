@@ -39,7 +39,7 @@ class Application(click.Group):
 
 
 _LOCAL: dict[type[Exception], str] = {
-    UnicodeError: "text that is not valid UTF-8; pass such bytes in a file",
+    UnicodeError: "what was read is not valid UTF-8 text",
     RecursionError: "what was given is nested too deeply",
     MemoryError: "there is not enough memory for this",
 }
@@ -54,6 +54,7 @@ app = Application(
 
 def run(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -67,6 +68,15 @@ def run(argv: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = exits.ERROR
     sys.exit(code)
+
+
+def _open_what_is_closed() -> None:
+    """Started with stdout or stderr closed there is nobody to read, and the next file opened would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            while os.open(os.devnull, os.O_RDWR) < number:
+                pass
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def _code_of(arguments: list[str]) -> int:
@@ -87,6 +97,9 @@ def _code_of(arguments: list[str]) -> int:
         return exits.code_of(fault)
     except BrokenPipeError:
         raise
+    except UnicodeEncodeError:
+        tell(Invalid("not_text", "an argument is not valid UTF-8 text; pass such bytes in a file"), as_json=as_json)
+        return exits.USAGE
     except Exception as error:
         if os.environ.get("CORRAL_TRACEBACK"):
             raise

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 REMIND_S = 10.0
+LONGEST_LINE = 1000
 
 
 @dataclass
@@ -101,7 +102,8 @@ def tell(fault: Fault, *, as_json: bool) -> None:
 
         print(json.dumps(document_of(fault), ensure_ascii=False), file=sys.stderr)
     else:
-        print(f"corral: {one_line(fault.message)}", file=sys.stderr)
+        line = one_line(fault.message)
+        print(f"corral: {line[:LONGEST_LINE]}{'…' * (len(line) > LONGEST_LINE)}", file=sys.stderr)
 
 
 def one_line(text: str) -> str:

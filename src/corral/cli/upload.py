@@ -64,7 +64,7 @@ class _Counted:
 
 def pack(root: Path, into: IO[bytes]) -> Packed:
     """Write the tree's tar; `Invalid` when it is too large or cannot be read."""
-    if not root.is_dir():
+    if not os.path.isdir(root):  # unlike the method, no path is too long for it
         raise Invalid("no_such_directory", f"--upload {one_line(str(root))} is not a directory", subject="--upload")
     out = _Counted(into, root)
     entries = 0

@@ -7,6 +7,7 @@ code (None: 0). Faults become one line and a code here, nowhere else.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ import click
 
 from corral.cli.terminal import Terminal
 from corral.model.faults import Fault
+
+LONGEST_S = 10 * 365 * 86400.0
 
 Function = Callable[..., int | None]
 
@@ -33,12 +36,39 @@ def argument(name: str, metavar: str, **settings: Any) -> click.Argument:
     return click.Argument([name], metavar=metavar, **settings)
 
 
-def path() -> click.Path:
-    return click.Path(path_type=Path)
+class _Path(click.ParamType[Path]):
+    """Never an empty word, which is an unset variable of a shell and would mean the folder that one is in."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if str(value) == "":
+            self.fail("the path is empty", param, ctx)
+        return Path(value)
 
 
+def path() -> click.ParamType[Path]:
+    return _Path()
+
+
+class _Seconds(click.ParamType[float]):
+    """A span that ends: no `nan`, no `inf`, nothing below zero."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < LONGEST_S:
+            self.fail(f"{str(value)[:80]!r} is not a number of seconds, 0 or more", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds()
 PATIENCE = option(
-    "--patience", type=click.FloatRange(0), default=60.0, metavar="S", envvar="CORRAL_PATIENCE",
+    "--patience", type=SECONDS, default=60.0, metavar="S", envvar="CORRAL_PATIENCE",
     help="How long to try again when the connection broke (60; CORRAL_PATIENCE).",
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ SESSIONS = f"{API}/sessions"
 READ_TIMEOUT_S = 60.0
 HEARTBEAT_TIMEOUT_S = 45.0  # three of the server's heartbeats
 LONGEST_POLL_S = 30.0
+LEADING_ELSEWHERE = ("", ".", "..")
 Params = tuple[tuple[str, str], ...]
 
 
@@ -108,11 +109,11 @@ def put_blob(digest: str) -> Call:
 
 
 def node(name: str) -> Call:
-    return get(f"{API}/nodes/{quote(name, safe='')}")
+    return get(_of_node(name))
 
 
 def confirm_dead(name: str) -> Call:
-    return Call("POST", f"{API}/nodes/{quote(name, safe='')}/confirm-dead", repeatable=True)
+    return Call("POST", f"{_of_node(name)}/confirm-dead", repeatable=True)
 
 
 def encode(body: Any) -> bytes:
@@ -134,9 +135,16 @@ def _post(path: str, body: Any, headers: Mapping[str, str] | None) -> Call:
 
 def _of(session: str) -> str:
     """The session's path. A name that would lead elsewhere is nobody's id."""
-    if session in ("", ".", ".."):
-        raise NotFound("no_such_session", f"there is no session {session!r}; `corral ps` lists them", subject=session)
+    if session in LEADING_ELSEWHERE or "/" in session:
+        raise NotFound("no_such_session", f"there is no session {session[:80]!r}; `corral ps` lists them",
+                       subject=session[:80])  # fmt: skip
     return f"{SESSIONS}/{quote(session, safe='')}"
+
+
+def _of_node(name: str) -> str:
+    if name in LEADING_ELSEWHERE or "/" in name:
+        raise NotFound("no_such_node", f"there is no node {name[:80]!r}; `corral nodes` lists them", subject=name[:80])
+    return f"{API}/nodes/{quote(name, safe='')}"
 
 
 def _params(values: Mapping[str, object]) -> Params:

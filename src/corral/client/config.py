@@ -5,6 +5,7 @@ A token from a file goes to the address written beside it and to no other.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ def resolve(
     sources = [said, file, variables] if config is not None else [said, variables, file]
     address = _checked(next((one.url for one in sources if one.url), DEFAULT_URL))
     fitting = [one for one in sources if one is not file or _same(file.url, address)]
-    return Connection(address, next((one.token for one in fitting if one.token), None))
+    return Connection(address, _checked_token(next((one.token for one in fitting if one.token), None)))
 
 
 def usual_file(environment: Mapping[str, str]) -> Path:
@@ -70,6 +71,12 @@ def _checked(url: str) -> str:
     if not good or not url.isprintable():
         raise Invalid("bad_url", f"{url[:80]!r} is not the address of a control plane; write for example {DEFAULT_URL}")
     return url.rstrip("/")
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is not None and not re.fullmatch("[!-~]+", token.strip()):
+        raise Invalid("bad_token", "the token is not one word of printable ASCII, as every token is; copy it anew")
+    return token and token.strip()
 
 
 def _same(url: str, other: str) -> bool:

@@ -73,9 +73,9 @@ def answered(status: int, body: bytes) -> Answered:
     return _KINDS.get(status, Answered)(status, cast("dict[str, Any]", document))
 
 
-def unreachable(url: str, error: Exception) -> Unreachable:
+def unreachable(url: str, error: Exception, why: str = "") -> Unreachable:
     """No answer from `url`."""
-    why = str(error) or type(error).__name__
+    why = why or str(error) or "the connection broke"
     return Unreachable("unreachable", f"cannot reach the control plane at {url}: {why}; is it running?", subject=url)
 
 

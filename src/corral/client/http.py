@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +51,16 @@ def pauses_of(call: Call) -> tuple[float | None, ...]:
 
 
 def broken(connection: Connection, error: httpx.HTTPError | httpx.InvalidURL) -> Unreachable:
-    return unreachable(connection.url, error)
+    return unreachable(connection.url, error, _plainly(error))
+
+
+def _plainly(error: Exception) -> str:
+    """Why, without the names that Python and its libraries have for it."""
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "what answers there broke off, or speaks no HTTP"
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or "the connection broke"
 
 
 def cut_off(connection: Connection) -> Unreachable:

@@ -137,7 +137,7 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
     """
     found = tx.nodes([node]).get(node)
     if found is None:
-        raise NotFound("no_such_node", f"there is no node {node!r}", subject=node)
+        raise NotFound("no_such_node", f"there is no node {node[:80]!r}; `corral nodes` lists them", subject=node[:80])
     ids = tx.sessions_on(node)
     lock_with_nodes(tx, ids, [node])
     found = tx.nodes([node])[node]

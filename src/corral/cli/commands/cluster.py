@@ -8,7 +8,7 @@ from corral import __version__
 from corral.cli.render import show_devices, show_diagnosis, show_node, show_nodes
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, verb
-from corral.model.faults import Fault
+from corral.model.faults import Unavailable
 
 NAME = argument("name", "NAME")
 
@@ -75,7 +75,7 @@ def version(terminal: Terminal) -> None:
     """The version of this client, and of the control plane when it answers."""
     try:
         server = terminal.client.version()["version"]
-    except Fault:
+    except Unavailable:
         server = None
     if terminal.as_json:
         terminal.print_json({"client": __version__, "server": server})

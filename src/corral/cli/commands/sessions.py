@@ -15,7 +15,7 @@ from corral.cli import exits
 from corral.cli.render import show_session, show_sessions
 from corral.cli.request import pairs
 from corral.cli.terminal import Terminal, write_bytes
-from corral.cli.verbs import LISTED, PATIENCE, SHOWN, argument, option, verb
+from corral.cli.verbs import LISTED, PATIENCE, SECONDS, SHOWN, argument, option, verb
 from corral.model.faults import Fault, Invalid
 
 ID = argument("id_", "ID")
@@ -74,7 +74,7 @@ def show(terminal: Terminal, ids: tuple[str, ...]) -> int:
 @verb(
     "wait",
     IDS,
-    option("--timeout", type=click.FloatRange(0), metavar="S", help="Give up after so many seconds."),
+    option("--timeout", type=SECONDS, metavar="S", help="Give up after so many seconds."),
     PATIENCE,
     formats=SHOWN,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -158,7 +159,7 @@ def _merged(asked: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def _read_script(name: str) -> scripts.Script:
     path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike the method, no path is too long for it
         raise Invalid(
             "no_script",
             f"there is no script {one_line(name[:200])!r}; to run a program, write it after `--`",
