@@ -1,13 +1,16 @@
 """Production managers, agents and shims in simulated worlds: seeds that once failed, fresh ones, each crash point, and
 every rule left out once.
 
-How long fresh seeds are run is for CORRAL_TEST_SIM_SECONDS to say (20; 240 with --long).
+How long fresh seeds are run is for `--sim-seconds` to say (240).
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,27 +18,33 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent import daemon, endings, jobs, launcher, outbox, shim
+from corral import agent, server, testing
+from corral.agent import shim
 from corral.testing.mutants import FOCUS, MUTANTS, applied
 from corral.testing.sim_world import World
 from corral.testing.site import Size
-from corral.testing.world import never_reached, run_seeds
+from corral.testing.world import MARKS, Campaign, never_met, run_seeds
 from tests.simulation.scripted_node import ScriptedNode
 
 ROOT = Path(__file__).parent.parent.parent
 CORPUS = [line.split(maxsplit=2) for line in (Path(__file__).parent / "corpus.txt").read_text().splitlines()[1:]]
 SEEDS_PER_MUTANT = 60
+SEEDS_AT_ONCE, MOST_SEEDS = 200, 4000
 SLOW = {"late_registrations_count"}
 TRANSACTIONS = (
     "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
 )  # fmt: skip
-POINTS = (
-    *shim.CRASH_POINTS, *jobs.CRASH_POINTS, *daemon.CRASH_POINTS, *outbox.CRASH_POINTS, *launcher.CRASH_POINTS,
-    *endings.CRASH_POINTS, *(f"{when} {name}" for name in TRANSACTIONS for when in ("before", "after")),
-)  # fmt: skip
-WHERE = {"agent.before_lost": "death_is_not_proven", "before confirm dead": "permission_never_expires",
-         "after confirm dead": "permission_never_expires"}  # fmt: skip
+CPUS = len(os.sched_getaffinity(0))
+OF_THE_NODE = sorted(
+    name
+    for path in Path(agent.__path__[0]).glob("[!_]*.py")
+    for name in getattr(importlib.import_module(f"corral.agent.{path.stem}"), "CRASH_POINTS", ())
+)
+POINTS = (*OF_THE_NODE, *(f"{point} {name}" for point in server.CRASH_POINTS for name in TRANSACTIONS))
+WHERE = {"agent.before_lost": "death_is_not_proven"} | {
+    f"{point} confirm dead": "permission_never_expires" for point in server.CRASH_POINTS
+}
 
 pytestmark = pytest.mark.simulation
 
@@ -46,15 +55,55 @@ def test_what_once_failed(entry: list[str]) -> None:
     assert World(int(seed), focus=FOCUS.get(focus)).run().failure is None
 
 
-@pytest.mark.timeout(400)
-def test_fresh_seeds(long: bool) -> None:
-    seconds = float(os.environ.get("CORRAL_TEST_SIM_SECONDS", "240" if long else "20"))
-    first = 1_000_000 if os.environ.get("CI") == "true" else random.SystemRandom().randrange(10**6, 10**9)
-    campaign = run_seeds(range(first, first + 1_000_000), seconds=seconds)
+@pytest.mark.slow
+@pytest.mark.timeout(0)  # each seed is bounded by its steps
+def test_fresh_seeds(pytestconfig: pytest.Config) -> None:
+    """Others each time. One that fails is named, and does the same again wherever the code is the same."""
+    first = random.SystemRandom().randrange(10**6, 10**9)
+    seconds = float(pytestconfig.getoption("--sim-seconds") or 240)
+    campaign = run_seeds(range(first, first + 10**6), jobs=CPUS, seconds=seconds)
     shown = [f"python -m corral.testing.world --verbose --seed {r.seed}: {r.failure}" for r in campaign.failures]
     assert not shown
     assert campaign.starts > campaign.seeds
-    assert never_reached(campaign) == []
+
+
+# --- nothing is left out
+
+
+@pytest.fixture(scope="module")
+def enough() -> Campaign:
+    """Seeds from 0 on, until everything that can happen has happened."""
+    campaign = Campaign()
+    while campaign.seeds < MOST_SEEDS and never_met(campaign):
+        more = run_seeds(range(campaign.seeds, campaign.seeds + SEEDS_AT_ONCE), jobs=CPUS)
+        campaign.join(more)
+    return campaign
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_kind_of_trouble_and_every_mark_is_met(enough: Campaign) -> None:
+    assert never_met(enough) == []
+    assert [report.failure for report in enough.failures] == []
+
+
+def test_crash_points_have_the_names_of_real_processes(enough: Campaign) -> None:
+    assert {point.split(" ")[0] for point in enough.passes} == {*OF_THE_NODE, *server.CRASH_POINTS}
+
+
+def test_no_transaction_is_left_out(enough: Campaign) -> None:
+    assert {point.partition(" ")[2] for point in enough.passes} - {""} == set(TRANSACTIONS)
+
+
+def test_every_mark_is_known() -> None:
+    sources = "".join(path.read_text() for path in Path(testing.__path__[0]).glob("*.py"))
+    calls = re.findall(r"\.sometimes\((.*)\)", sources)
+    named = {name for call in calls for name in re.findall(r'(?<!f)"([a-z_.]+)"', call)}
+    families = {prefix for call in calls for prefix in re.findall(r'f"([a-z_.]+)\{', call)}
+    assert families == {"shim.", "user.refused."}
+    words = {f"shim.{word}" for word in re.findall(r'return "(\w+)"', inspect.getsource(shim.supervise))}
+    refused = {mark for mark in MARKS if mark.startswith("user.refused.")}
+    assert set(MARKS) == named | words | refused
 
 
 @pytest.mark.parametrize("point", POINTS)

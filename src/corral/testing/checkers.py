@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.agent.job import KILL_GRACE_S
+from corral.agent.looking import OVERDUE_SLACK_S
 from corral.model.faults import Invalid
 from corral.model.invariants import check, compare, gather
 from corral.model.lifecycle import ExitClass, Outcome, Phase
@@ -24,6 +26,7 @@ from corral.testing.simloop import SimLoop
 from corral.testing.trees import GroundTruth, Tree
 
 FULL_CHECK_IN = 0.06
+FORCE_AFTER_S = 0.98 * (KILL_GRACE_S + OVERDUE_SLACK_S)  # by clocks that drift
 SHOWN = 6
 
 
@@ -58,6 +61,7 @@ class Checkers:
         self.told = Told()
         self._chance = random.Random(f"{seed}:checkers")
         self._last_event = 0
+        self._stop_asked_s: dict[str, float] = {}
         self._before: dict[str, Any] | None = None
         self.full_checks = 0
         self.at_the_end: Callable[[], object] | None = None
@@ -81,8 +85,20 @@ class Checkers:
         if self.database.wrote("kernel", "holding"):
             self._reports_are_true()
             self._live_is_held()
+            self._note_stops()
         if self._chance.random() < FULL_CHECK_IN:
             self.look_at_all(name)
+
+    def _note_stops(self) -> None:
+        for (token,) in self._rows("SELECT token FROM kernel WHERE stop_asked = 1 AND certificate IS NULL"):
+            self._stop_asked_s.setdefault(token, self.loop.now_s)
+
+    def agent_kills(self, node: str, token: str) -> None:
+        """PROTOCOL 5: an agent ends a tree whose shim lives only where a stop has been overdue for long. The death is
+        then judged like any other, with the lock in hand."""
+        asked_s = self._stop_asked_s.get(token)
+        if asked_s is None or self.loop.now_s - asked_s < FORCE_AFTER_S:
+            self._violate("PROTOCOL 5", f"the agent of {node} kills {token}, whose shim lives")
 
     def _look_at_events(self) -> None:
         events = self._rows(

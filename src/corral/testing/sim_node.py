@@ -185,11 +185,11 @@ class SimNode:
         return found
 
     def agent_kills(self, token: str) -> None:
-        """docs/protocol.md 5: the agent ends a tree only with the lock in hand, or when the directory is lost."""
+        """Is it one whose shim lives? The lock says so; of a lost directory nobody can know."""
         lock = self.disk.tree.find(f"{self.run_directory}/jobs/{token}/lock")
         holder = lock.holder if isinstance(lock, File) else None
         if isinstance(holder, SimProcess) and holder is not self.agent and token in self.trees.trees:
-            self.loop.violate(f"PROTOCOL 5: the agent of {self.place} kills {token}, whose shim lives")
+            self.site.checkers.agent_kills(self.place, token)
 
     def notify(self, token: str) -> None:
         """A datagram from a shim to the agent that lives when it arrives."""

@@ -27,9 +27,9 @@ from corral.testing.sim_world import Report, World
 from corral.testing.site import Focus
 
 CHUNK = 4
-ENOUGH = 3000  # seeds after which every kind of trouble and every rare path has been met
+ENOUGH = 3000  # seeds after which every kind of trouble and every mark has been met
 TOLD_EVERY_S = 10.0
-RARE = (
+MARKS = (
     "agent.ended",
     "manager.pass_failed",
     "operator.confirmed",
@@ -44,6 +44,10 @@ RARE = (
     "store.stood",
     "store.stood_not",
     "user.no_answer",
+    "user.refused.confirm_dead",
+    "user.refused.hold",
+    "user.refused.requeue",
+    "user.refused.update",
 )
 SHOWN_LINES = 120
 SHOWN_FAILURES = 50
@@ -61,6 +65,17 @@ class Campaign:
     reached: Counter[str] = field(default_factory=Counter[str])
     passes: Counter[str] = field(default_factory=Counter[str])
     crashes: Counter[str] = field(default_factory=Counter[str])
+
+    def join(self, other: Campaign) -> None:
+        self.seeds += other.seeds
+        self.starts += other.starts
+        self.steps += other.steps
+        self.failures += other.failures
+        for mine, more in zip(self._counters(), other._counters(), strict=True):
+            mine.update(more)
+
+    def _counters(self) -> tuple[Counter[str], ...]:
+        return self.counts, self.reached, self.passes, self.crashes
 
     def add(self, report: Report) -> None:
         self.seeds += 1
@@ -112,15 +127,15 @@ def _reports(seeds: Sequence[int], jobs: int, focus: Focus | None) -> Iterator[R
         yield from pool.imap_unordered(one, seeds, chunksize=CHUNK)
 
 
-def never_reached(campaign: Campaign) -> list[str]:
-    """Kinds of trouble, crash points and rare paths that no seed met; nothing is missed before there were enough."""
-    if campaign.seeds < ENOUGH:
-        return []
-    kinds = {*BASE_RATES, *STORE_RATES, *NODE_RATES, *KINDS} - {
-        kind for kind, count in campaign.counts.items() if count
-    }
-    points = {point for point in campaign.passes if point not in campaign.crashes}
-    return sorted(kinds | points | set(RARE) - campaign.reached.keys())
+def never_met(campaign: Campaign) -> list[str]:
+    """Kinds of trouble and `sometimes` marks that no seed met."""
+    kinds = {*BASE_RATES, *STORE_RATES, *NODE_RATES, *KINDS}
+    return sorted((kinds | set(MARKS)) - (+campaign.counts).keys() - campaign.reached.keys())
+
+
+def never_died_at(campaign: Campaign) -> list[str]:
+    """Crash points that were passed, and nobody died there."""
+    return sorted(campaign.passes.keys() - campaign.crashes.keys())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,7 +196,8 @@ def _many(options: argparse.Namespace) -> int:
     print("what befell:", _listed(campaign.counts))
     print("crash points:", _listed(campaign.crashes))
     print("sometimes:", _listed(campaign.reached))
-    missed = never_reached(campaign) if options.mutant is None and options.focus is None else []
+    plain = options.mutant is None and options.focus is None
+    missed = never_met(campaign) + never_died_at(campaign) if plain and campaign.seeds >= ENOUGH else []
     if missed:
         print("NEVER REACHED:", ", ".join(missed))
     return 1 if campaign.failures or missed else 0
