@@ -93,12 +93,21 @@ def test_a_shim_stands_alone(node: Node) -> None:
 
 
 def launched(node: Node, token: str, *argv: str, **changes: Any) -> int:
-    """The pid of the shim that served a launch to its end."""
+    """The pid of the shim that served a launch to its end, once it has said so and waits for another, or is gone."""
     node.accept(token, *argv, **changes)
     pid = node.spawn(token)["pid"]
     node.finish(token)
-    until(lambda: not jobdir.probe_lock(node.folder(token)), "the shim free")
+    until(lambda: waits_in(pid) in (RECEIVE[os.uname().machine], None), "the shim free")
     return pid
+
+
+def waits_in(pid: int) -> int | None:
+    """The number of the system call a process is in, -1 for none; None where it is no more."""
+    try:
+        word = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return None
+    return int(word) if word.isdigit() else -1
 
 
 def descriptors(pid: int) -> list[str]:
@@ -198,11 +207,11 @@ def at_rest(pid: int) -> bool:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     if [Path(f"/proc/{child}/comm").read_text() for child in children] != ["sleep\n"]:
         return False
-    # poll is where it waits; the number is the same on every machine of this kind, and says so itself
-    return Path(f"/proc/{pid}/syscall").read_text().split()[0] == str(POLL[os.uname().machine])
+    return waits_in(pid) == POLL[os.uname().machine]
 
 
 POLL = {"x86_64": 7, "aarch64": 73}  # aarch64 has ppoll only
+RECEIVE = {"x86_64": 45, "aarch64": 207}
 
 
 def wakeups(pid: int) -> int:

@@ -13,6 +13,7 @@ import select
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
 from corral.agent import jobdir, linux, orders, trees
@@ -57,12 +58,19 @@ class PosixJob:
     spec: Spec
 
     def __init__(
-        self, folder: str, permission: Permission, crash: str | None, inherited: Inherited, signals: int
+        self,
+        folder: str,
+        permission: Permission,
+        crash: str | None,
+        inherited: Inherited,
+        signals: int,
+        begun: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._permission = permission
         self._crash = CrashPlan(crash)
         self._inherited = inherited
+        self._begun = begun
         self._lock: int | None = None
         self._spec_read = False
         self._main = 0
@@ -177,6 +185,7 @@ class PosixJob:
             jobdir.write_object(self._folder, jobdir.READY, {"port": port, "at": self.wall_s()})
         except OSError as error:
             raise _cannot("ready_failed", error) from None
+        self._begun()
         self._notify()
 
     async def read_go(self) -> Go | None:
@@ -208,6 +217,7 @@ class PosixJob:
         finally:
             for _, writer in outputs:
                 os.close(writer)
+        self._begun()
         self._status = None
         if self._outputs is None:
             self._outputs = Outputs(self._poll, self.spec.log_limit_bytes, self.spec.log_segment_bytes)

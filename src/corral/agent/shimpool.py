@@ -7,7 +7,6 @@ One that met anything unforeseen dies instead. Knows nothing of jobs. `zygote` a
 from __future__ import annotations
 
 import _socket
-import itertools
 import select
 import time
 from collections.abc import Callable
@@ -16,9 +15,9 @@ from typing import NamedTuple
 MOST_LAUNCHES = 200  # a shim that has had so many makes room for one with nothing left over in its memory
 MOST_FREE = 32
 FREE_S = 2.0
-BEGINNING_S = 0.03  # one that is not free again by then has a command that lasts
+BEGINNING_S = 1.0  # one that takes longer waits for something else than a processor
 _BEGINNING_PER_CPU = 4
-_FREE = b"\0"
+_BEGUN, _FREE = b"\1", b"\0"
 _MESSAGE_BYTES = 1 << 16
 
 
@@ -38,43 +37,47 @@ class ShimPool:
         self._most_beginning = cpus * _BEGINNING_PER_CPU
         self._shims: dict[int, Shim] = {}
         self._free: dict[int, float] = {}
-        self._busy: dict[int, float] = {}
+        self._beginning: dict[int, float] = {}
 
     def wait_s(self) -> float:
         """How long the next launch should wait for a free shim before another is forked: many beginning at once would
         only wait for a processor each, and every fork copies pages."""
-        if self._free or len(self._busy) < self._most_beginning:
+        now = time.monotonic()
+        while self._beginning and now - _first(self._beginning)[1] >= BEGINNING_S:
+            del self._beginning[_first(self._beginning)[0]]
+        if self._free or len(self._beginning) < self._most_beginning:
             return 0.0
-        recent = list(itertools.islice(reversed(self._busy.values()), self._most_beginning))
-        return max(0.0, recent[-1] + BEGINNING_S - time.monotonic())
+        return _first(self._beginning)[1] + BEGINNING_S - now
 
     def take(self, request: bytes) -> Shim:
         """A shim that has the request. Raises OSError where none is free and none can be forked."""
         while self._free:
             fd, _ = self._free.popitem()
             if _sent(self._shims[fd].link, request):
-                self._busy[fd] = time.monotonic()
+                self._beginning[fd] = time.monotonic()
                 return self._shims[fd]
             self._forget(fd)
         shim = self._fork(request)
         fd = shim.link.fileno()
-        self._shims[fd], self._busy[fd] = shim, time.monotonic()
+        self._shims[fd], self._beginning[fd] = shim, time.monotonic()
         self._poll.register(fd, select.POLLIN)
         return shim
 
     def hear(self, fd: int) -> None:
-        """A shim has something to say: that it is free, or (by closing its end) that it is no more."""
-        if _received(self._shims[fd].link) == _FREE and len(self._free) < MOST_FREE:
-            del self._busy[fd]
+        """A shim has something to say: that its command runs, that it is free, or (by closing its end) that it is no
+        more."""
+        word = _received(self._shims[fd].link)
+        self._beginning.pop(fd, None)
+        if word == _FREE and len(self._free) < MOST_FREE:
             self._free[fd] = time.monotonic()
-        else:
+        elif word != _BEGUN:
             self._forget(fd)
 
     def thin_out(self) -> float | None:
         """Let go who has been free for long. The seconds until the next one will have been; None where none is free."""
         now = time.monotonic()
         while self._free:
-            fd, since = next(iter(self._free.items()))
+            fd, since = _first(self._free)
             if now - since < FREE_S:
                 return since + FREE_S - now
             self._forget(fd)
@@ -83,9 +86,18 @@ class ShimPool:
     def _forget(self, fd: int) -> None:
         """Close its link: that ends it once it has nothing left to do."""
         self._free.pop(fd, None)
-        self._busy.pop(fd, None)
+        self._beginning.pop(fd, None)
         self._poll.unregister(fd)
         self._shims.pop(fd).link.close()
+
+
+def _first(since: dict[int, float]) -> tuple[int, float]:
+    return next(iter(since.items()))
+
+
+def say_begun(link: _socket.socket) -> None:
+    """In a shim: the command runs, or waits at its barrier; from here on it may last."""
+    _sent(link, _BEGUN)
 
 
 def next_request(link: _socket.socket) -> bytes | None:

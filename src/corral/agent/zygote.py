@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from functools import partial
 from types import ModuleType
 
 
@@ -40,7 +41,7 @@ from corral.agent import jobdir, linux
 from corral.agent.birthplan import Inherited
 from corral.agent.jobspec import Permission
 from corral.agent.posixjob import BLOCKED_SIGNALS, PosixJob, open_signals, run_shim
-from corral.agent.shimpool import MOST_LAUNCHES, Shim, ShimPool, new_link, next_request
+from corral.agent.shimpool import MOST_LAUNCHES, Shim, ShimPool, new_link, next_request, say_begun
 from corral.crashplan import CrashPlan
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
@@ -132,23 +133,24 @@ def _permission_in(request: dict[str, Any]) -> tuple[str, int]:
     return str(request["run_id"]), int(request["node_epoch"])
 
 
-def _job(line: bytes, nursery: Nursery) -> PosixJob:
+def _job(line: bytes, link: _socket.socket, nursery: Nursery) -> PosixJob:
     request: dict[str, Any] = json.loads(line)
     permission = Permission(nursery.boot_id, *_permission_in(request))
     crash = request.get("crash") or nursery.crash
-    return PosixJob(request["jobdir"], permission, crash, nursery.inherited, nursery.signals)
+    begun = partial(say_begun, link)
+    return PosixJob(request["jobdir"], permission, crash, nursery.inherited, nursery.signals, begun)
 
 
 def _fork(request: bytes, nursery: Nursery, crash: CrashPlan) -> Shim:
     """A new shim for this request. All that can be made before the fork is: here it costs no page."""
-    job = _job(request, nursery)
-    job.read_ahead()
     ours, theirs = new_link()
+    job = _job(request, theirs, nursery)
+    job.read_ahead()
     crash.pass_by("zygote.before_fork")
     try:
         pid = os.fork()
         if pid == 0:
-            _become_shim(job, theirs.fileno(), nursery)
+            _become_shim(job, theirs, nursery)
     except OSError:
         ours.close()
         raise
@@ -158,15 +160,15 @@ def _fork(request: bytes, nursery: Nursery, crash: CrashPlan) -> Shim:
     return Shim(pid, jobdir.start_time_of(pid), ours)
 
 
-def _become_shim(job: PosixJob, link: int, nursery: Nursery) -> None:
+def _become_shim(job: PosixJob, link: _socket.socket, nursery: Nursery) -> None:
     code = 1
     try:
         os.setsid()
-        for first, beyond in _all_but(link, nursery.signals):
+        for first, beyond in _all_but(link.fileno(), nursery.signals):
             os.closerange(first, beyond)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         linux.set_name("corral-shim")
-        code = _serve_launches(job, _socket.socket(fileno=link), nursery)
+        code = _serve_launches(job, link, nursery)
     finally:
         os._exit(code)
 
@@ -185,7 +187,7 @@ def _serve_launches(job: PosixJob, link: _socket.socket, nursery: Nursery) -> in
         request = next_request(link) if left else None  # who says that it is free has to take what comes
         if request is None:
             break
-        job = _job(request, nursery)
+        job = _job(request, link, nursery)
     return 0
 
 
