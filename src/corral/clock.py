@@ -31,7 +31,8 @@ class SystemIds:
     """ports.Ids from the operating system's random source."""
 
     def session_id(self) -> str:
-        return "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+        chance = secrets.randbits(5 * ID_LENGTH)  # at once: a choice for each character costs two system calls each
+        return "".join(ID_ALPHABET[chance >> 5 * place & 31] for place in range(ID_LENGTH))
 
     def nonce(self) -> str:
         return secrets.token_hex(16)

@@ -87,6 +87,16 @@ def test_a_newer_exchange_frees_the_place_of_the_older(served: Served) -> None:
     assert newer.answer().orders
 
 
+def test_what_is_said_without_parking_frees_the_place_too(served: Served) -> None:
+    node = served.node().register()
+    node.exchange()
+    given_up = node.message(wait_s=30.0)
+    older = Running(lambda: node.send(given_up))
+    served.until(lambda: parked(served), "the exchange is parked")
+    served.until(lambda: not node.exchange().orders and not older.waits, "its place is free")
+    assert older.answer().orders == []
+
+
 def test_the_manager_ends_parked_exchanges_when_it_stops(served: Served) -> None:
     node = served.node().register()
     node.exchange()

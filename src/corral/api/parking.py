@@ -15,11 +15,14 @@ class Parking:
     def __init__(self) -> None:
         self._parked: dict[str, asyncio.Event] = {}
 
+    def free(self, node: str) -> None:
+        """The node has said something newer, parked or not: what it gave up is woken for nothing no more."""
+        if (parked := self._parked.get(node)) is not None:
+            parked.set()
+
     async def park(self, node: str, watch: Watch, timeout_s: float, stopping: asyncio.Event) -> bool:
         """True when there may be something to tell; False when the time is out or a newer exchange has come."""
-        before = self._parked.get(node)
-        if before is not None:
-            before.set()
+        self.free(node)
         superseded = self._parked[node] = asyncio.Event()
         try:
             told = await hinted(watch, timeout_s, superseded, stopping)

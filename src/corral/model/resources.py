@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from corral.model.faults import Invalid
 
@@ -65,6 +66,7 @@ class SimulatedGpu:
     arch: str | None
 
 
+@lru_cache(maxsize=256)  # a batch names the same few amounts a thousand times, and fractions are slow
 def parse_memory_mib(text: str) -> int:
     """MiB from `4GiB`, `20GB`, `512M` (M, G, T alone are binary, as Slurm has it); rounded up to a whole MiB."""
     match = _MEMORY.match(text)
@@ -77,6 +79,7 @@ def parse_memory_mib(text: str) -> int:
     return _bounded(amount, text, "memory")
 
 
+@lru_cache(maxsize=256)
 def parse_cpu_milli(text: str) -> int:
     """Milli-CPUs from `2`, `0.5` or `500m`."""
     number, milli = (text[:-1], 1) if text.endswith("m") else (text, 1000)

@@ -32,13 +32,9 @@ def shape_in(text: str) -> Shape:
 
 
 @lru_cache(maxsize=4096)
-def shape_key(shape: Shape) -> str:
-    """A short name that equal shapes share, so that the database can group by it."""
-    return hashlib.sha256(msgspec.json.encode(shape)).hexdigest()[:16]
-
-
-def session_shape(spec: SessionSpec) -> str:
-    return shape_key(shape_of(spec))
+def shape_name(text: str) -> str:
+    """A short name that stored specs of one shape share, so that the database can group by it."""
+    return hashlib.sha256(msgspec.json.encode(shape_in(text))).hexdigest()[:16]
 
 
 def why(code: str | None, message: str | None) -> Why | None:

@@ -38,9 +38,10 @@ class SessionWrites(Writes):
 
     def _submit_row(self, new: NewSession) -> dict[str, Any]:
         spec = new.spec
+        text = wire.spec_to_json(spec)
         return {
             "id": new.id,
-            "spec": wire.spec_to_json(spec),
+            "spec": text,
             "owner": new.owner,
             "now": self.now,
             "wanted": "hold" if spec.hold else "run",
@@ -52,7 +53,7 @@ class SessionWrites(Writes):
             "project": spec.project,
             "name": spec.name,
             "labels": rows.dumps(spec.labels),
-            "shape": rows.session_shape(spec),
+            "shape": rows.shape_name(text),
             "key": new.idempotency_key,
             "digest": new.digest,
         }
@@ -145,7 +146,8 @@ class SessionWrites(Writes):
         return after
 
     def set_spec(self, session_id: str, spec: SessionSpec) -> None:
-        self._whole(sql.SET_SPEC, 1, id=session_id, spec=wire.spec_to_json(spec), shape=rows.session_shape(spec))
+        text = wire.spec_to_json(spec)
+        self._whole(sql.SET_SPEC, 1, id=session_id, spec=text, shape=rows.shape_name(text))
         self._forget([session_id])
 
     def set_aside(self, session_id: str) -> str | None:

@@ -67,14 +67,20 @@ async def _converse(here: Context, parking: Parking, message: wire.Exchange) -> 
     """One transaction; if it has nothing new to tell, one more after each hint until it has."""
     deadline = here.clock.mono() + min(message.wait_s, LONGEST_PARK_S)
     watch = here.store.wakeups.watch(node_channel(message.node))
+
+    async def ask() -> wire.Desired:
+        return await here.store.tx("exchange", lambda tx: reconcile.exchange(tx, message, here.by, here.url))
+
     try:
-        while True:
-            desired = await here.store.tx("exchange", lambda tx: reconcile.exchange(tx, message, here.by, here.url))
+        desired = await ask()
+        if not desired.stale:
+            parking.free(message.node)
+        while not (desired.stale or message.facts or desired.version > message.have_version):
             left_s = deadline - here.clock.mono()
-            if desired.stale or message.facts or desired.version > message.have_version or left_s <= 0:
-                return desired
-            hinted = await parking.park(message.node, watch, left_s, here.stopping)
+            hinted = left_s > 0 and await parking.park(message.node, watch, left_s, here.stopping)
             if not hinted or here.stopping.is_set():
-                return desired
+                break
+            desired = await ask()
+        return desired
     finally:
         watch.close()
