@@ -41,9 +41,10 @@ class Plane:
         return {row.split('"')[1]: int(float(row.split()[-1])) for row in rows}
 
     def wait_ended(self, count: int) -> None:
+        """Until none of the `count` that were submitted is live: those that have ended are counted now and then only."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            if self.phases().get("ended", 0) >= count:
+            if not any(number for phase, number in self.phases().items() if phase != "ended"):
                 return
             time.sleep(POLL_S)
         raise TimeoutError(f"{count} sessions had not ended after {WAIT_S} s: {self.phases()}")
