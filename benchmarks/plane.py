@@ -41,7 +41,7 @@ class Plane:
         return {row.split('"')[1]: int(float(row.split()[-1])) for row in rows}
 
     def wait_ended(self, count: int) -> None:
-        """Until none of the `count` that were submitted is live: those that have ended are counted now and then only."""
+        """Until none of the `count` submitted is live: those that have ended are counted now and then only."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if not any(number for phase, number in self.phases().items() if phase != "ended"):
