@@ -51,6 +51,12 @@ class ScriptedNode:
             self.site.checkers.records.forgotten.add(token)
         self.trees.power_off()
 
+    def heal(self) -> None:
+        if self.agent:
+            self.agent.resume()
+        if not self.is_on:
+            self.power_on()
+
     def processes(self) -> list[SimProcess]:
         return []  # its script forgets what it knew when it is killed alone
 

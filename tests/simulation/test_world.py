@@ -28,9 +28,9 @@ from tests.simulation.scripted_node import ScriptedNode
 
 ROOT = Path(__file__).parent.parent.parent
 CORPUS = [line.split(maxsplit=2) for line in (Path(__file__).parent / "corpus.txt").read_text().splitlines()[1:]]
-SEEDS_PER_MUTANT = 60
+SEEDS_PER_MUTANT = 1500  # most are found by the first; those without a focus of their own can be rare
 SEEDS_AT_ONCE, MOST_SEEDS = 200, 4000
-SLOW = {"late_registrations_count"}
+SLOW = {"horizon_is_forgotten", "late_registrations_count"}
 TRANSACTIONS = (
     "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
@@ -122,13 +122,13 @@ def test_a_death_at_each_point_is_survived(point: str) -> None:
     raise AssertionError(f"{point} was passed {died} times in 60 worlds")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MUTANTS]
 )
 def test_a_rule_left_out_is_found(name: str) -> None:
     with applied(name):
-        campaign = run_seeds(range(SEEDS_PER_MUTANT), stop_after=1, focus=MUTANTS[name].focus)
+        campaign = run_seeds(range(SEEDS_PER_MUTANT), jobs=CPUS, stop_after=1, focus=MUTANTS[name].focus)
     assert campaign.failures, f"rule {MUTANTS[name].rule} ({MUTANTS[name].left_out}) was left out, and nothing failed"
 
 

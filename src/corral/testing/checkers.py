@@ -93,6 +93,9 @@ class Checkers:
         for (token,) in self._rows("SELECT token FROM kernel WHERE stop_asked = 1 AND certificate IS NULL"):
             self._stop_asked_s.setdefault(token, self.loop.now_s)
 
+    def stop_was_asked(self, token: str) -> bool:
+        return token in self._stop_asked_s
+
     def agent_kills(self, node: str, token: str) -> None:
         """PROTOCOL 5: an agent ends a tree whose shim lives only where a stop has been overdue for long. The death is
         then judged like any other, with the lock in hand."""

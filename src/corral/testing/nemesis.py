@@ -25,6 +25,7 @@ class Machine(Protocol):
     def processes(self) -> list[SimProcess]: ...
     def power_on(self) -> None: ...
     def power_off(self, *, power_lost: bool) -> None: ...
+    def heal(self) -> None: ...
 
 
 class Battlefield(Protocol):
@@ -52,8 +53,9 @@ LONG_KINDS = ("silent", "long_off")
 KINDS = (
     "kill_manager", "pause_manager", "kill_agent", "pause_agent", "reboot", "power_loss", "long_off", "silent", "cut",
     "database_down", "disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim",
+    "freeze_shim",
 )  # fmt: skip
-ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim")
+ODD_JOBS = ("disk_full", "lose_run_directory", "clone", "kill_zygote", "kill_shim", "pause_shim", "freeze_shim")
 
 
 class Nemesis:

@@ -190,6 +190,7 @@ class SimNode:
         holder = lock.holder if isinstance(lock, File) else None
         if isinstance(holder, SimProcess) and holder is not self.agent and token in self.trees.trees:
             self.site.checkers.agent_kills(self.place, token)
+            holder.sometimes("agent.forced")
 
     def notify(self, token: str) -> None:
         """A datagram from a shim to the agent that lives when it arrives."""
@@ -242,6 +243,24 @@ class SimNode:
         process.pause()
         self.site.later(20.0, process.resume)
         return True
+
+    def freeze_shim(self) -> bool:
+        """A job stops its own shim, for good."""
+        running = [one for one in self._shims.values() if one.job and one.job.has_begun and not one.process.paused]
+        if not running:
+            return False
+        self.chance.choice(running).freeze()
+        return True
+
+    def heal(self) -> None:
+        """What was stopped goes on, but for shims that were to end their jobs: those are the agent's to end."""
+        frozen = {shim.process for shim in self._shims.values() if shim.is_frozen and shim.job and
+                  self.site.checkers.stop_was_asked(shim.job.token)}  # fmt: skip
+        for process in self.processes():
+            if process not in frozen:
+                process.resume()
+        if not self.is_on:
+            self.power_on()
 
     def clone(self) -> bool:
         """EP2: a second machine from a copy of this one's disk, as long as this one is heard: it may start nothing."""

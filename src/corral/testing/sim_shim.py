@@ -308,6 +308,7 @@ class SimShim:
         self.job: SimJob | None = None
         self._following: asyncio.Future[SimJob | None] | None = None
         self._poked = False
+        self.is_frozen = False
         zygote.at_exit.append(lambda _: self._take(None))
 
     async def run(self, job: SimJob) -> None:
@@ -325,6 +326,11 @@ class SimShim:
     @property
     def is_free(self) -> bool:
         return self.process.alive and self._following is not None and not self._following.done()
+
+    def freeze(self) -> None:
+        """SIGSTOP, and nobody has a SIGCONT in mind."""
+        self.is_frozen = True
+        self.process.pause()
 
     def take(self, job: SimJob) -> None:
         self.process.sometimes("shim.again")

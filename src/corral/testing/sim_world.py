@@ -174,11 +174,10 @@ class World:
         self.faults.quiet()
         self.site.network.heal()
         self.site.database.is_down = False
-        for process in (*self.managers(), *(p for machine in self._machines for p in machine.processes())):
+        for process in self.managers():
             process.resume()
         for machine in self._machines:
-            if not machine.is_on:
-                machine.power_on()
+            machine.heal()
         self._dismiss_managers()
         for user in self._users:
             user.process.spawn(user.let_go(), name="let go")

@@ -31,6 +31,7 @@ ENOUGH = 3000  # seeds after which every kind of trouble and every mark has been
 TOLD_EVERY_S = 10.0
 MARKS = (
     "agent.ended",
+    "agent.forced",
     "manager.pass_failed",
     "operator.confirmed",
     "operator.gave_up",
