@@ -62,7 +62,10 @@ BAD = [
     (["ps", "--phase", "dreaming"], 2), (["ps", "-o", "xml"], 2), (["ps", "--label", "x"], 2), (["ps", "-n", "-1"], 2),
     (["logs", "last", "--rank", "-1"], 2), (["node"], 2), (["db"], 2), (["db", "upgrade"], 2),
     (["up", "--nodes", "0"], 2), (["up", "--listen", "nowhere"], 2), (["up", "--simulate-gpus", "many"], 2),
-    (["up", "--cpus", "x"], 2), (["up", "--memory", "x"], 2), (["up", "--label", "x"], 2),
+    (["up", "--cpus", "x"], 2), (["up", "--cpus", "0"], 2), (["up", "--memory", "0"], 2),
+    *[(["db", "upgrade", "--database", f"postgresql://{rest}"], 1) for rest in ("a b", "/?x=1")],
+    *[(["submit", "--idempotency-key", key, "--", "true"], 2) for key in ("", " ", "a\nb")],
+    (["up", "--memory", "x"], 2), (["up", "--label", "x"], 2),
     (["manager"], 2), (["manager", "--database", "mysql://x"], 2), (["db", "upgrade", "--database", "x"], 2),
     *[(["wait", "zzzzzzzzzz", option, amount], 2) for option in ("--timeout", "--patience")
       for amount in ("nan", "inf", "1e999", "-0.1", "x", "")],
@@ -272,3 +275,42 @@ def test_a_fault_of_our_own_is_one_line_too(corral: Corral, monkeypatch: pytest.
     monkeypatch.setattr("corral.client.sync.Client.nodes", broken)
     done = corral("nodes")
     assert (done.code, "unforeseen" in done.error, "CORRAL_TRACEBACK" in done.error) == (1, True, True)
+
+
+BAD_SPECS = {
+    "no text": b"\xff\xfe",
+    "itself": b"a: &a [*a]",
+    "a date": b"command: [x]\nbegin: 2020-01-01",
+    "bytes": b"command: !!binary aGVsbG8=",
+    "no number": b"command: [x]\ncpus: .nan",
+    "an empty key": b'{"command": ["x"], "idempotency_key": ""}',
+    "a bomb": b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
+        b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghij"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_SPECS)
+def test_a_request_on_stdin_that_is_none_is_one_line(environment: dict[str, str], what: str) -> None:
+    command = [sys.executable, "-m", "corral", "submit", "-f", "-"]
+    done = subprocess.run(command, input=BAD_SPECS[what], capture_output=True, env=environment, timeout=60)
+    (line,) = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (2, b""), line
+    assert not [word for word in ("codec", "serializable", "Errno", "Traceback") if word in line], line
+
+
+@pytest.mark.parametrize(
+    "option", ["--url http://127.0.0.1:1", "--url=http://127.0.0.1:1", "--token x", "--config x", "-h"]
+)
+def test_a_script_does_not_say_whom_to_speak_to(corral: Corral, tmp_path: Path, option: str) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n#CORRAL {option}\n")
+    done = corral("submit", str(script))
+    assert (done.code, "line 2" in done.error, done.out) == (2, True, "")
+
+
+def test_an_idempotency_key_may_be_any_text(corral: Corral) -> None:
+    words = ["submit", "--idempotency-key", "schlüssel", "--hold", "--", "true"]
+    first, again = corral(*words).line, corral(*words).line
+    assert first == again
+    corral("cancel", first)

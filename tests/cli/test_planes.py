@@ -150,7 +150,8 @@ def agent(folder: Path, *more: str) -> tuple[int, str]:
 BAD_AGENTS = [
     ("--name", "a b", 2), ("--name", "", 2), ("--group", "a/b", 2), ("--manager", "nowhere", 2), ("--manager", "", 2),
     ("--manager", "ftp://x", 2), ("--label", "x", 2), ("--label", "=x", 2), ("--cpus", "x", 2), ("--cpus", "", 2),
-    ("--memory", "lots", 2), ("--simulate-gpus", "many", 2), ("--token-file", "/nowhere", 2),
+    ("--memory", "lots", 2), ("--cpus", "0", 2), ("--memory", "0", 2),
+    ("--simulate-gpus", "many", 2), ("--token-file", "/nowhere", 2),
     ("--token-file", "/proc", 2), ("--state-dir", "/proc/x", 1), ("--state-dir", "/dev/null", 1),
     ("--run-dir", "/" + "x" * 200, 2), ("--run-dir", "/proc/x", 1), ("--keeper", "x", 2), ("--keeper", "0", 2),
     ("--keeper", "1", 1), ("--address", "", 2), ("--address", "a b", 2), ("--frob", "x", 2),

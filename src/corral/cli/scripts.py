@@ -13,6 +13,9 @@ from corral.cli import slurm
 from corral.cli.directives import Directive
 from corral.model.faults import Invalid
 
+# Whom to speak to, and with which token, is not for a script that was only handed on to say.
+CALLERS_OWN = ("--url", "--token", "--config", "--help", "-h")
+
 
 class Script(NamedTuple):
     """What a script asks for. `ignored` are lines whose option means nothing here."""
@@ -55,6 +58,11 @@ def _words(name: str, number: int, text: str) -> list[str]:
 def check(name: str, script: Script, parse: Callable[[list[str]], list[str]]) -> list[str]:
     """All words, once every line has been parsed by itself, so that an error names its line."""
     for line, words in script.directives:
+        odd = next((word for word in words if word.partition("=")[0] in CALLERS_OWN), None)
+        if odd is not None:
+            raise Invalid(
+                "bad_directive", f"{name} line {line}: {odd.partition('=')[0]} is the caller's, not a script's"
+            )
         try:
             rest = parse(list(words))
         except Exception as error:

@@ -12,13 +12,15 @@ from corral.cli.request import read_text
 from corral.cli.terminal import one_line
 from corral.model.faults import Invalid
 
-LIMIT_CHARS = 8 * 1024 * 1024
+LIMIT_BYTES = 8 * 1024 * 1024
+MOST_VALUES = 1_000_000
 
 
 def read(name: str) -> list[dict[str, Any]]:
     """The requests in a file, or on stdin for `-`."""
     text = _stdin() if name == "-" else read_text(Path(name), "-f")
     documents = _documents(name, text)
+    _require_small(name, documents)
     requests = [one for document in documents for one in (_as_list(document))]
     if not requests:
         raise Invalid("empty_spec", f"-f {name} holds no request", subject="-f")
@@ -27,11 +29,12 @@ def read(name: str) -> list[dict[str, Any]]:
 
 def _stdin() -> str:
     try:
-        text = sys.stdin.read(LIMIT_CHARS + 1)
+        data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+        text = data.decode()
     except UnicodeDecodeError:
         raise Invalid("not_text", "-f -: stdin is not UTF-8 text", subject="-f") from None
-    if len(text) > LIMIT_CHARS:
-        raise Invalid("too_large", f"-f -: stdin holds more than {LIMIT_CHARS // 1024**2} MiB", subject="-f")
+    if len(data) > LIMIT_BYTES:
+        raise Invalid("too_large", f"-f -: stdin holds more than {LIMIT_BYTES // 1024**2} MiB", subject="-f")
     return text
 
 
@@ -55,6 +58,21 @@ def _documents(name: str, text: str) -> list[Any]:
         raise Invalid("bad_yaml", f"-f {name} is neither YAML nor JSON: {one_line(str(error))}", subject="-f") from None
     except (RecursionError, ValueError) as error:
         raise Invalid("bad_yaml", f"-f {name}: {one_line(str(error)) or 'nested too deeply'}", subject="-f") from None
+
+
+def _require_small(name: str, documents: list[Any]) -> None:
+    """A few lines of YAML that refer to one another can stand for more than any memory holds."""
+    left: list[Any] = list(documents)
+    seen = 0
+    while left:
+        seen += 1
+        if seen > MOST_VALUES:
+            raise Invalid("too_large", f"-f {name} stands for more than {MOST_VALUES} values", subject="-f")
+        value: Any = left.pop()
+        if isinstance(value, dict):
+            left.extend(cast("dict[Any, Any]", value).values())
+        elif isinstance(value, list):
+            left.extend(cast("list[Any]", value))
 
 
 def _as_list(document: Any) -> list[Any]:

@@ -38,16 +38,17 @@ def get(path: str, params: Mapping[str, object] | None = None, timeout_s: float 
 
 
 def submit(fields: SessionFields, key: str) -> Call:
-    own = dict(fields)
-    key = str(own.pop("idempotency_key", None) or key)
-    return _post(SESSIONS, own, {"Idempotency-Key": key})
+    """A key among the fields goes before the other."""
+    if fields.get("idempotency_key") is not None:
+        return _post(SESSIONS, fields, {})
+    return _post(SESSIONS, fields, _with_key(key))
 
 
 def submit_batch(sessions: Sequence[SessionFields], key: str) -> Call:
     """All or none. Sessions with keys of their own keep them; the key of the whole is for those that have none."""
     if any("idempotency_key" in one for one in sessions):
         return _post(f"{SESSIONS}:batch", {"sessions": list(sessions)}, None)
-    return _post(f"{SESSIONS}:batch", {"sessions": list(sessions)}, {"Idempotency-Key": key})
+    return _post(f"{SESSIONS}:batch", {"sessions": list(sessions)}, _with_key(key))
 
 
 def plan(fields: SessionFields) -> Call:
@@ -122,11 +123,19 @@ def encode(body: Any) -> bytes:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except UnicodeEncodeError:
         raise Invalid("not_text", "the request holds text that is not valid Unicode") from None
-    except (TypeError, ValueError) as error:
-        raise Invalid("not_json", f"the request cannot be written as JSON: {error}") from None
+    except TypeError:
+        raise Invalid("not_json", "the request holds what JSON cannot carry, like a date; write it as text") from None
+    except (ValueError, RecursionError):
+        raise Invalid("not_json", "the request holds a number without end, or itself; JSON has neither") from None
 
 
 _JSON = {"Content-Type": "application/json"}
+
+
+def _with_key(key: str) -> dict[str, str]:
+    if not (key.isascii() and key.isprintable()):
+        raise Invalid("bad_idempotency_key", "an idempotency key is printable ASCII")
+    return {"Idempotency-Key": key}
 
 
 def _post(path: str, body: Any, headers: Mapping[str, str] | None) -> Call:

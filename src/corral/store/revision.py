@@ -7,6 +7,7 @@ transaction that leaves the old revision or the new one. Nothing is upgraded on 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -130,6 +131,6 @@ def _sqlite(path: Path) -> sqlite3.Connection:
 def _postgres(url: str) -> psycopg.Connection[tuple[object, ...]]:
     try:
         return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S)
-    except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
+    except psycopg.Error as error:
+        reason = re.sub(r"\[Errno -?\d+\] ", "", str(error).strip().splitlines()[0])
         raise Unavailable("database_unreachable", f"the database did not answer: {reason}") from error

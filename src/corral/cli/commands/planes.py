@@ -136,7 +136,8 @@ def _require_sensible(settings: UpSettings) -> None:
         ("--memory", parse_memory_mib, settings.memory),
     ):
         try:
-            _ = value is None or parse(value)
+            if value is not None and not parse(value):
+                raise Invalid("bad_amount", f"{value!r} is nothing to offer")
         except Invalid as error:
             raise Invalid(error.code, f"{flag}: {error.message}", subject=flag) from None
     for label in settings.labels:
