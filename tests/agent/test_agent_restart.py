@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent import jobdir, jobs, launcher, outbox
+from corral.agent import jobdir, jobs, launcher, looking, outbox
 from corral.model.lifecycle import ExitClass
 from corral.model.session import FactKind, Result
 from tests.agent.agents import Agent, lives
@@ -100,7 +100,7 @@ def test_sigterm_ends_the_agent_and_no_job(manager: ScriptedManager, agent: Agen
     assert manager.wait_for(T1, "result").result == Result(7, None, ExitClass.USER)
 
 
-POINTS = sorted({*jobs.CRASH_POINTS, *launcher.CRASH_POINTS, *outbox.CRASH_POINTS})
+POINTS = sorted({*jobs.CRASH_POINTS, *looking.CRASH_POINTS, *launcher.CRASH_POINTS, *outbox.CRASH_POINTS})
 NEVER_WITHOUT_A_STOP = {"agent.before_void", "agent.after_void", "agent.before_stop", "agent.after_stop"}
 
 

@@ -8,6 +8,7 @@ the jobs go on; nothing is forgotten until a manager has answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ FULL_DISK_PAUSE_S = 2.0
 MAX_FACTS = 2000
 KILL_PAUSE_S = 0.2
 GATHER_S = 0.002
+SHORT_LIFE_S = 0.02  # a launch that ends within this needs one exchange, not three
 
 CRASH_POINTS = ("agent.before_register", "agent.before_exchange", "agent.after_exchange", "agent.after_apply")
 
@@ -99,6 +101,8 @@ class Daemon:
         self._noted = ""
         self._identity = Identity()
         self._have_version = 0
+        self._has_launched = False
+        self._stuck: list[str] = []
         self._pause_s = FIRST_PAUSE_S
 
     async def run(self) -> None:
@@ -185,14 +189,13 @@ class Daemon:
                 await self._pause(error)
                 continue
             if answer.challenge:
-                await self._take_nonces(answer.challenge)
+                await self._take_challenge(answer.challenge)
                 continue
             self._say(f"registered with {self._managers[0]} as {self._me.name}, epoch {answer.epoch}")
             self._pause_s = FIRST_PAUSE_S
             self._me.epoch = answer.epoch
             self._have_version = 0
-            await self._advance_nonces()
-            await self._acknowledged(facts)
+            await self._take_answer(facts)
             return
 
     async def _registration(self, facts: list[KernelFact]) -> wire.Registration:
@@ -223,11 +226,10 @@ class Daemon:
 
     async def _exchange(self) -> bool:
         """One request and its answer, applied; False when we have to register again."""
-        self._jobs.outbox.news.clear()
+        await self._gather()
+        self._jobs.outbox.begin()
         facts = (await self._jobs.outbox.facts())[:MAX_FACTS]
         foreign = self._jobs.foreign()
-        for token in self._jobs.stuck():
-            self._say(f"{token}: what is left of it does not die; it is killed again and again")
         message = wire.Exchange(
             node=self._me.name,
             incarnation=self._me.incarnation,
@@ -255,8 +257,7 @@ class Daemon:
         self._point("agent.after_exchange")
         if desired.stale:
             return False
-        await self._advance_nonces(desired.version)
-        await self._acknowledged(facts)
+        await self._take_answer(facts, desired.version)
         await self._apply(desired, asked_at)
         return True
 
@@ -264,8 +265,25 @@ class Daemon:
         if desired.version >= self._have_version:
             await self._jobs.apply(desired.orders, asked_at, whole=self._have_version == 0)
             self._have_version = desired.version
+            self._has_launched = any(order.launch is not None for order in desired.orders)
         await self._streams(desired.streams)
         self._point("agent.after_apply")
+
+    async def _gather(self) -> None:
+        """What was just launched has something to say in a moment: wait for that, not for a parked request to be broken
+        off."""
+        self._tell_what_is_stuck()
+        if self._has_launched:
+            self._has_launched = False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._jobs.outbox.urgent.wait(), SHORT_LIFE_S)
+
+    def _tell_what_is_stuck(self) -> None:
+        stuck = self._jobs.stuck()
+        if stuck != self._stuck:
+            self._stuck = stuck
+            if stuck:
+                self._note(f"what is left of these launches does not die; it is killed again and again: {stuck}")
 
     async def _post_or_news(self, message: wire.Exchange) -> bytes | None:
         """The answer; None when the parked request was broken off because there is something to report."""
@@ -274,32 +292,34 @@ class Daemon:
         if not message.wait_s:
             return await post
         news = asyncio.ensure_future(self._jobs.outbox.news.wait())
+        urgent = asyncio.ensure_future(self._jobs.outbox.urgent.wait())
         try:
             await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
+            if not post.done() and not urgent.done():
+                await asyncio.wait({post, urgent}, timeout=SHORT_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
             if not post.done():
                 await asyncio.wait({post}, timeout=GATHER_S)  # what turns up together goes out together
             return await post if post.done() else None
         finally:
-            news.cancel()
-            post.cancel()
+            for waiting in (post, news, urgent):
+                waiting.cancel()
 
     async def _post(self, path: str, message: object, timeout_s: float) -> bytes:
         return await self._link.post(self._managers[0], f"/api/v1/agent/{path}", wire.encode(message), timeout_s)
 
-    async def _advance_nonces(self, version: int | None = None) -> None:
-        """Only an answer advances the pair; the next one is durable before it is sent (docs/protocol.md 9)."""
-        held = self._identity.held_version if version is None else max(version, self._identity.held_version)
-        await self._take_nonces(self._identity.nonces[1], held)
+    async def _take_answer(self, facts: list[KernelFact], version: int = 0) -> None:
+        """Only an answer advances the nonces; the next one is durable before it is sent (docs/protocol.md 9). The facts
+        that were sent are acknowledged by it, in the same commit."""
+        held = max(version, self._identity.held_version)
+        identity = replace(self._identity, nonces=(self._identity.nonces[1], self._ids.nonce()), held_version=held)
+        await self._jobs.outbox.acknowledge(facts, identity)
+        self._identity = identity
+        await self._jobs.collect(facts)
 
-    async def _take_nonces(self, last: str, held_version: int | None = None) -> None:
-        held = self._identity.held_version if held_version is None else held_version
-        identity = replace(self._identity, nonces=(last, self._ids.nonce()), held_version=held)
+    async def _take_challenge(self, last: str) -> None:
+        identity = replace(self._identity, nonces=(last, self._ids.nonce()))
         await self._ledger.commit(Entries(identity=identity), sync=False)
         self._identity = identity
-
-    async def _acknowledged(self, facts: list[KernelFact]) -> None:
-        await self._jobs.outbox.acknowledge(facts)
-        await self._jobs.collect(facts)
 
     async def _pause(self, error: Unreachable | Rejected | Invalid) -> None:
         """Try the next manager, after a growing wait that differs from node to node; the jobs go on meanwhile."""

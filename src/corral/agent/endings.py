@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 
 from corral.agent import jobdir
-from corral.agent.job import KILL_GRACE_S
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import JobDirs, NoRoom, Trees
 from corral.ports import Clock, CrashPoint
@@ -22,9 +21,10 @@ CRASH_POINTS = ("agent.before_lost",)
 class Endings:
     """`stuck`: launches whose tree outlives its killing; the killing goes on."""
 
-    def __init__(self, dirs: JobDirs, trees: Trees, clock: Clock, point: CrashPoint) -> None:
+    def __init__(self, dirs: JobDirs, trees: Trees, kill_grace_s: float, clock: Clock, point: CrashPoint) -> None:
         self._dirs = dirs
         self._trees = trees
+        self._kill_grace_s = kill_grace_s
         self._clock = clock
         self._point = point
         self.stuck: set[str] = set()
@@ -78,7 +78,7 @@ class Endings:
             await self.kill(token)
             if await self.tree_is_empty(token):
                 break
-            if self._clock.mono() - began_s >= KILL_GRACE_S:
+            if self._clock.mono() - began_s >= self._kill_grace_s:
                 self.stuck.add(token)
             await self._clock.sleep(pause_s)
             pause_s = min(LAST_KILL_PAUSE_S, pause_s * 2)

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from corral.agent.jobspec import Limits, Mount, Spec
+from corral.agent.jobspec import JsonObject
 from corral.agent.ports import Machine, Provided
 from corral.wire import Launch
 
@@ -41,9 +41,9 @@ class Me(Protocol):
 
 
 class Made(NamedTuple):
-    """What to accept: the shim's spec, and files beside it."""
+    """What to accept: the words of spec.json (`jobspec.Spec`), and files beside it."""
 
-    spec: Spec
+    spec: JsonObject
     files: dict[str, bytes]
 
 
@@ -57,33 +57,35 @@ def spec_for(
     command = launch.command if provided.script is None else (provided.script, *launch.command)
     early = launch.early_signal
     enforced = launch.memory_enforced or machine.containment.get("memory_version") == 2
-    spec = Spec(
-        token=token,
-        boot_id=machine.boot_id,
-        run_id=me.run_id,
-        node_epoch=launch.node_epoch,
-        argv=command,
-        env=_variables(launch, provided, me, machine, layout, control),
-        cwd=launch.workdir or provided.workspace,
-        stdout=f"{logs}/stdout",
-        stderr=f"{logs}/stderr",
-        make_dirs=(provided.workspace, f"{provided.workspace}/checkpoints", logs),
-        barrier=barrier,
-        hold_port=barrier and launch.rank == 0,
-        port_address=layout.address,
-        time_limit_s=launch.time_limit_s,
-        grace_s=launch.grace_s,
-        start_before_s=start_before_s,
-        warn_signal=signal.Signals[f"SIG{early.signal}"].value if early else None,
-        warn_before_s=early.before_s if early else 0,
-        limits=Limits(memory_bytes=launch.resources.memory_mib * MIB if enforced else None, core=0),
-        memory_enforced=enforced and launch.resources.memory_mib > 0,
-        mounts=tuple(Mount(mount.source, mount.target, mount.read_only) for mount in launch.mounts),
-        bootstrap=provided.bootstrap,
-        stop_file=f"{control}/stop",
-        notify=layout.notify,
-        containment=machine.containment,
-    )
+    # not by way of `Spec`: making one and taking it apart again costs more than writing the file
+    spec: JsonObject = {
+        "token": token,
+        "boot_id": machine.boot_id,
+        "run_id": me.run_id,
+        "node_epoch": launch.node_epoch,
+        "argv": command,
+        "env": _variables(launch, provided, me, machine, layout, control),
+        "cwd": launch.workdir or provided.workspace,
+        "stdout": f"{logs}/stdout",
+        "stderr": f"{logs}/stderr",
+        "make_dirs": [provided.workspace, f"{provided.workspace}/checkpoints", logs],
+        "barrier": barrier,
+        "hold_port": barrier and launch.rank == 0,
+        "port_address": layout.address,
+        "time_limit_s": launch.time_limit_s,
+        "grace_s": launch.grace_s,
+        "kill_grace_s": machine.kill_grace_s,
+        "start_before_s": start_before_s,
+        "warn_signal": signal.Signals[f"SIG{early.signal}"].value if early else None,
+        "warn_before_s": early.before_s if early else 0,
+        "limits": {"memory_bytes": launch.resources.memory_mib * MIB if enforced else None, "core": 0},
+        "memory_enforced": enforced and launch.resources.memory_mib > 0,
+        "mounts": [{"src": mount.source, "dst": mount.target, "read_only": mount.read_only} for mount in launch.mounts],
+        "bootstrap": provided.bootstrap,
+        "stop_file": f"{control}/stop",
+        "notify": layout.notify,
+        "containment": machine.containment,
+    }
     return Made(spec, {f"{control}/hosts": "".join(f"{host}\n" for host in launch.hosts).encode()})
 
 

@@ -7,10 +7,13 @@ What is to be remembered at the same time is one commit.
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 
 from corral.agent.ports import Entries, Ledger, Seen
 from corral.model.session import Why, parse_token
 from corral.ports import Clock
+
+token_of = lru_cache(maxsize=10_000)(parse_token)
 
 
 class Horizon:
@@ -24,7 +27,7 @@ class Horizon:
     async def remember(self, token: str, *, stopped: bool = False) -> None:
         """This token was seen here; a tombstone when `stopped`, durable before it counts."""
         at = self._clock.wall().timestamp()
-        self._waiting.append(Seen(parse_token(token), self._boot_id, stopped, at=at))
+        self._waiting.append(Seen(token_of(token), self._boot_id, stopped, at=at))
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
         await asyncio.shield(self._writing)
@@ -35,7 +38,7 @@ class Horizon:
 
     async def fenced(self, token: str) -> Why | None:
         """Why this token may never start here: stopped or ended before, or a later attempt was seen."""
-        mine = parse_token(token)
+        mine = token_of(token)
         for seen in await self._ledger.horizon([mine.session]):
             if seen.token.attempt > mine.attempt:
                 return Why("later_attempt", f"attempt {seen.token.attempt} of this session was seen here")

@@ -64,7 +64,7 @@ class Jobs:
         self._dirs = dirs
         self._horizon = Horizon(ledger, machine.boot_id, clock)
         self._ledger = ledger
-        self._endings = Endings(dirs, trees, clock, point)
+        self._endings = Endings(dirs, trees, machine.kill_grace_s, clock, point)
         self._clock = clock
         self._point = point
         self._background = Background()
@@ -201,7 +201,7 @@ class Jobs:
             else:
                 job = self._jobs[token] = job_of(made)
                 job.asked_again = True
-                self._looking.report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
+                self._looking.report_once(job, FactKind.ACCEPTED)
                 await self._looking.ask_for_shim(job)
                 self._point("agent.after_spawn")
         finally:

@@ -80,14 +80,13 @@ class Launcher:
         if (why := await self._horizon.fenced(token)) is not None:  # a stop came meanwhile
             return NotBegun(FactKind.REFUSED, why)
         made = spec_for(token, launch, provided, self._me, self._machine, self._layout, start_before_s)
-        spec = made.spec.to_json()
         self._point("agent.before_accept")
         try:
-            await self._dirs.accept(token, spec, made.files)
+            await self._dirs.accept(token, made.spec, made.files)
         except NoRoom as full:
             return NotBegun(FactKind.REFUSED, Why("node_disk", f"no room on the node's disk: {full}"))
         self._point("agent.after_accept")
-        return spec
+        return made.spec
 
     async def _provide(self, token: str, launch: Launch) -> Provided | None:
         """What the launch needs; None where it was given up meanwhile."""

@@ -19,7 +19,7 @@ from corral.agent.launcher import PERMISSION_EXPIRED
 from corral.agent.outbox import Outbox, result_of
 from corral.agent.ports import Birth, JobDirs, NoRoom, Shims
 from corral.model.faults import Fault
-from corral.model.session import FactKind, KernelFact, Why
+from corral.model.session import FactKind, KernelFact, Result, Why
 from corral.ports import Clock, CrashPoint
 
 SWEEP_S = 1.0
@@ -145,9 +145,9 @@ class Looking:
     def _report_void(self, job: Job, decided: JsonObject) -> None:
         code, _, message = str(decided.get("reason") or STOPPED).partition(": ")
         if job.stop is not None or code == STOPPED:
-            self.report_once(job, KernelFact(job.token, FactKind.VOID, self._at()))
+            self.report_once(job, FactKind.VOID)
         else:
-            self.report_once(job, KernelFact(job.token, FactKind.REFUSED, self._at(), why=Why(code, message)))
+            self.report_once(job, FactKind.REFUSED, why=Why(code, message))
 
     async def _not_begun(self, job: Job) -> None:
         """Accepted, undecided, and no shim: ask for one while permission lasts, else void it."""
@@ -172,16 +172,16 @@ class Looking:
         token = job.token
         ended = await self._read(token, jobdir.EXIT)
         alive = ended is not None or await self._watched(job, decided)
-        self.report_once(job, KernelFact(token, FactKind.ACCEPTED, self._at()))
+        self.report_once(job, FactKind.ACCEPTED)
         await self._report_ready(job)
         if FactKind.RESULT not in job.reported:
             result = await self._read(token, jobdir.RESULT)
             if result is not None:
-                self.report_once(job, KernelFact(token, FactKind.RESULT, self._at(), result=result_of(result)))
+                self.report_once(job, FactKind.RESULT, result=result_of(result))
         if ended is not None:
             reason = str(ended.get("reason"))
             why = None if reason == "exited" else Why(reason, str(ended.get("message", "")))
-            self.report_once(job, KernelFact(token, FactKind.EXITED, self._at(), why=why))
+            self.report_once(job, FactKind.EXITED, why=why)
         elif alive or await self._dirs.is_locked(token):
             await self._press(job)
         elif not await self._is_lost(job):
@@ -193,7 +193,7 @@ class Looking:
             return
         ready = await self._read(job.token, jobdir.READY) if job.barrier else {}
         if ready is not None:
-            self.report_once(job, KernelFact(job.token, FactKind.READY, self._at(), port=ready.get("port")))
+            self.report_once(job, FactKind.READY, port=ready.get("port"), urgent=job.barrier)
 
     async def _watched(self, job: Job, decided: JsonObject) -> bool:
         """Whether the shim that `started` names lives; its end will be hinted."""
@@ -286,8 +286,8 @@ class Looking:
             await self._horizon.remember(job.token, stopped=True)
             await self._take_away(job.token)
             await self._endings.end_tree(job.token)
-            self.report_once(job, KernelFact(job.token, FactKind.ACCEPTED, self._at()))
-            self.report_once(job, KernelFact(job.token, FactKind.EXITED, self._at(), why=why))
+            self.report_once(job, FactKind.ACCEPTED)
+            self.report_once(job, FactKind.EXITED, why=why)
         finally:
             self._judging.discard(job.token)
 
@@ -303,7 +303,16 @@ class Looking:
     def _at(self) -> float:
         return self._clock.wall().timestamp()
 
-    def report_once(self, job: Job, fact: KernelFact) -> None:
-        if fact.kind not in job.reported:
-            job.reported.add(fact.kind)
-            self._outbox.add(fact)
+    def report_once(
+        self,
+        job: Job,
+        kind: FactKind,
+        *,
+        port: int | None = None,
+        result: Result | None = None,
+        why: Why | None = None,
+        urgent: bool = True,
+    ) -> None:
+        if kind not in job.reported:
+            job.reported.add(kind)
+            self._outbox.add(KernelFact(job.token, kind, self._at(), port, result, why), urgent=urgent)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pwd
+import re
+import shutil
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -13,8 +19,11 @@ import psutil
 from corral.agent import jobdir, trees
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import Machine
+from corral.agent.processes import lock_holders
+from corral.model.faults import Refused
 
 TMPFS = ("tmpfs", "ramfs")
+STATE_OF = "state"
 
 
 def read_machine(state: str, name: str, cpu_milli: int | None, memory_mib: int | None) -> Machine:
@@ -63,13 +72,28 @@ def _hardware_id(state: str) -> str:
     return hashlib.sha256(f"{known}\0{os.path.abspath(state)}".encode()).hexdigest()[:32]
 
 
-def choose_run_dir(state: str) -> str:
+def choose_run_dir(state: str, bases: Sequence[str] | None = None) -> str:
     """A place on a tmpfs where there is one, since a reboot voids job directories anyway; else beneath `state`."""
     name = hashlib.sha256(os.path.abspath(state).encode()).hexdigest()[:16]
-    for base in ("/run/corral", f"/dev/shm/corral-{os.getuid()}"):
-        if _on_tmpfs(base) and _made(f"{base}/{name}"):
+    for base in bases or ("/run/corral", f"/dev/shm/corral-{os.getuid()}"):
+        if _on_tmpfs(base) and _made(base):
             return f"{base}/{name}"
     return f"{state}/run"
+
+
+def check_private(folder: str) -> None:
+    """Nobody but us can put anything there; `Refused` where it is another's, or open to others.
+
+    Anybody may make a folder in /dev/shm, under any name: job directories that another user could write would run
+    that user's commands as ours.
+    """
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Refused(
+            "run_dir_not_ours", f"{folder} is not a folder of this user; remove it, or give another with --run-dir"
+        )
+    if found.st_mode & 0o022:
+        raise Refused("run_dir_open", f"{folder} can be written by other users; chmod it to 700 or give --run-dir")
 
 
 def _on_tmpfs(path: str) -> bool:
@@ -79,9 +103,38 @@ def _on_tmpfs(path: str) -> bool:
     return mounts.get(path) in TMPFS
 
 
-def _made(path: str) -> bool:
+def _made(base: str) -> bool:
+    """False where this user cannot have a folder there."""
     try:
-        os.makedirs(path, 0o700, exist_ok=True)
+        os.mkdir(base, 0o700)
+    except FileExistsError:
+        if base.startswith("/run/") and os.lstat(base).st_uid != os.getuid():
+            return False  # only root makes folders there
     except OSError:
         return False
-    return os.access(path, os.W_OK) and os.stat(path).st_uid == os.getuid()
+    check_private(base)
+    return True
+
+
+def mark_run_dir(run: Path, state: Path) -> None:
+    """Whose it is, for those who find it when that is gone."""
+    with contextlib.suppress(OSError):  # a full disk does not keep an agent from what runs here
+        (run / STATE_OF).write_text(str(state))
+
+
+def forget_orphans(run: Path) -> None:
+    """Remove run directories beside this one whose state directory is gone, no agent holds, and no launch is in."""
+    for other in sorted(run.parent.iterdir()) if re.fullmatch("[0-9a-f]{16}", run.name) else ():
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if other != run and not Path((other / STATE_OF).read_text()).exists():
+                _remove_if_idle(other)
+
+
+def _remove_if_idle(run: Path) -> None:
+    lock = os.open(run / "agent.lock", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not any((run / "jobs").iterdir()) and not lock_holders(f"{run}/jobs"):
+            shutil.rmtree(run)
+    finally:
+        os.close(lock)

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from corral import wire
+from corral.agent.horizon import token_of
 from corral.agent.ports import Entries, Identity, NoRoom, Seen, Unsafe
-from corral.model.session import KernelFact, parse_token
+from corral.model.session import KernelFact
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT, boot_id TEXT, run_id TEXT,
@@ -108,8 +109,8 @@ class NodeDatabase:
         marks = ", ".join("?" * len(sessions))
         rows = self._db.execute(
             f"SELECT token, boot_id, stopped, ended, at FROM seen WHERE session IN ({marks})", sessions
-        )
-        return [Seen(parse_token(row[0]), row[1], bool(row[2]), bool(row[3]), row[4]) for row in rows]
+        ).fetchall()
+        return [Seen(token_of(row[0]), row[1], bool(row[2]), bool(row[3]), row[4]) for row in rows]
 
     async def live(self, boot_id: str) -> list[str]:
         rows = self._db.execute(

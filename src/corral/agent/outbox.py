@@ -7,11 +7,12 @@ speaks to anybody: `daemon` takes the facts from here and brings the acknowledge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from corral.agent.ports import Entries, Ledger, Seen
+from corral.agent.horizon import token_of
+from corral.agent.ports import Entries, Identity, Ledger, Seen
 from corral.model.lifecycle import ExitClass
-from corral.model.session import FactKind, KernelFact, Result, parse_token
+from corral.model.session import FactKind, KernelFact, Result
 from corral.ports import CrashPoint
 
 DURABLE = (FactKind.RESULT, FactKind.EXITED)
@@ -19,8 +20,9 @@ CRASH_POINTS = ("agent.before_durable", "agent.after_durable")
 
 
 class Outbox:
-    """Facts by (token, kind), each kept by its first report. `news` is set when there is something to say at once:
-    that a launch was accepted goes out with what becomes of it, or with the next exchange."""
+    """Facts by (token, kind), each kept by its first report. `news` is set when there is something to say, `urgent`
+    when somebody waits for it: that a launch was accepted, or has begun alone, goes out with what becomes of it, or a
+    little later."""
 
     def __init__(self, ledger: Ledger, boot_id: str, point: CrashPoint) -> None:
         self._ledger = ledger
@@ -29,12 +31,20 @@ class Outbox:
         self._fresh: dict[tuple[str, FactKind], KernelFact] = {}
         self._ready: dict[tuple[str, FactKind], KernelFact] = {}
         self.news = asyncio.Event()
+        self.urgent = asyncio.Event()
 
-    def add(self, fact: KernelFact) -> None:
+    def add(self, fact: KernelFact, *, urgent: bool = True) -> None:
         waiting = self._fresh if fact.kind in DURABLE else self._ready
         waiting.setdefault((fact.token, fact.kind), fact)
         if fact.kind is not FactKind.ACCEPTED:
             self.news.set()
+            if urgent:
+                self.urgent.set()
+
+    def begin(self) -> None:
+        """What is added from here on is news."""
+        self.news.clear()
+        self.urgent.clear()
 
     async def restore(self) -> None:
         """After a start: what was durable and not acknowledged is said again."""
@@ -47,7 +57,7 @@ class Outbox:
         if fresh:
             self._point("agent.before_durable")
             ended = [
-                Seen(parse_token(fact.token), self._boot_id, ended=True, at=fact.at)
+                Seen(token_of(fact.token), self._boot_id, ended=True, at=fact.at)
                 for fact in fresh
                 if fact.kind is FactKind.EXITED
             ]
@@ -58,13 +68,12 @@ class Outbox:
                 self._ready.setdefault((fact.token, fact.kind), fact)
         return sorted(self._ready.values(), key=lambda fact: _ORDER[fact.kind])
 
-    async def acknowledge(self, facts: Iterable[KernelFact]) -> None:
-        """A manager has these for good. Where that cannot be written down, they are said again."""
-        listed = list(facts)
-        durable = [(fact.token, fact.kind.value) for fact in listed if fact.kind in DURABLE]
-        if durable:
-            await self._ledger.commit(Entries(acknowledged=durable), sync=False)
-        for fact in listed:
+    async def acknowledge(self, facts: Sequence[KernelFact], identity: Identity) -> None:
+        """A manager has these for good, and answered `identity`. Where that cannot be written down, they are said
+        again."""
+        durable = [(fact.token, fact.kind.value) for fact in facts if fact.kind in DURABLE]
+        await self._ledger.commit(Entries(identity=identity, acknowledged=durable), sync=False)
+        for fact in facts:
             self._ready.pop((fact.token, fact.kind), None)
 
 

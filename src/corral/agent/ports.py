@@ -211,6 +211,7 @@ class Machine:
     cpu_milli: int
     memory_mib: int
     containment: JsonObject = field(default_factory=lambda: {"kind": "marker"})
+    kill_grace_s: float = 60.0
     home: str = "/"
     user: str = "corral"
 

@@ -86,7 +86,18 @@ class RunDirectory:
                 raise
 
     async def read(self, token: str, name: str) -> JsonObject | None:
-        return jobdir.read_object(self.folder(token), name)
+        path = f"{self._jobs}/{token}/{name}"
+        try:
+            content = jobdir.read_file(path)
+        except OSError as error:
+            error.filename = path
+            raise
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=JsonObject)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise jobdir.Unreadable(f"{path}: {error}") from None
 
     async def write(self, token: str, name: str, value: JsonObject) -> None:
         with _no_room(), contextlib.suppress(FileNotFoundError):
