@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from corral.agent.environment import Layout
 from corral.agent.jobs import Jobs
 from corral.agent.link import HttpLink
 from corral.agent.linux import set_parent_death_signal
-from corral.agent.machine import choose_run_dir, read_machine
+from corral.agent.machine import check_private, choose_run_dir, forget_orphans, mark_run_dir, read_machine
 from corral.agent.nodedb import NodeDatabase
 from corral.agent.ports import Entries, NoRoom, Unreachable, Unsafe
 from corral.agent.processes import ProcessTrees
@@ -67,6 +67,7 @@ class AgentSettings:
     simulate_gpus: str | None = None
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    kill_grace_s: float = 60.0
     keeper: int | None = None
 
 
@@ -105,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simulate-gpus", metavar="SPEC", help="for example 4xA100:80GB")
     parser.add_argument("--cpus", help="CPUs to offer; default: the machine's")
     parser.add_argument("--memory", help="memory to offer; default: the machine's")
+    parser.add_argument(
+        "--kill-grace", type=float, default=60.0, metavar="SECONDS", help="how long killing may take before it is stuck"
+    )
     parser.add_argument("--keeper", type=int, metavar="PID", help="end when this process, which started it, is gone")
     return parser
 
@@ -131,6 +135,7 @@ def settings_of(given: argparse.Namespace) -> AgentSettings:
         simulate_gpus=given.simulate_gpus,
         cpu_milli=_amount("--cpus", parse_cpu_milli, given.cpus),
         memory_mib=_amount("--memory", parse_memory_mib, given.memory),
+        kill_grace_s=_kill_grace_s(given.kill_grace),
         keeper=given.keeper,
     )
 
@@ -154,6 +159,12 @@ def _amount(option: str, parse: Callable[[str], T], value: str | None) -> T | No
         return None if value is None else parse(value)
     except Invalid as error:
         raise Invalid(error.code, f"{option}: {error.message}", subject=option) from None
+
+
+def _kill_grace_s(seconds: float) -> float:
+    if not 1 <= seconds <= 86400:
+        raise Invalid("bad_kill_grace", f"--kill-grace {seconds:g}: from 1 to 86400 seconds")
+    return seconds
 
 
 def _managers(text: str) -> tuple[str, ...]:
@@ -182,7 +193,10 @@ def run_agent(settings: AgentSettings) -> None:
             "run_dir_too_long", f"--run-dir {run_dir}: too long for a socket beneath it; choose a shorter one"
         )
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(os.path.realpath(run_dir))
     with _sole(settings.state_dir, "--state-dir"), _sole(run_dir, "--run-dir"):
+        mark_run_dir(run_dir, settings.state_dir)
+        forget_orphans(run_dir)
         try:
             import uvloop
         except ImportError:
@@ -233,6 +247,7 @@ def _assemble(settings: AgentSettings, run_dir: Path) -> list[Coroutine[Any, Any
     run = str(run_dir)
     layout = Layout(state, run, f"{run}/{HINTS}", settings.address)
     machine = read_machine(state, settings.name, settings.cpu_milli, settings.memory_mib)
+    machine = replace(machine, kill_grace_s=settings.kill_grace_s)
     dirs = RunDirectory(run)
     ledger = NodeDatabase(f"{state}/node.db")
     crash = os.environ.get("CORRAL_CRASH")

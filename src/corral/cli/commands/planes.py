@@ -13,7 +13,7 @@ import click
 
 from corral.cli import exits
 from corral.cli.terminal import tell
-from corral.cli.verbs import SETTINGS, option, path
+from corral.cli.verbs import SECONDS, SETTINGS, option, path
 from corral.model.faults import Fault, Invalid
 from corral.settings import DEFAULT_LISTEN, ManagerSettings, UpSettings, parse_listen
 
@@ -97,6 +97,7 @@ def manager(database: str, listen: str, url: str | None, token_file: Path | None
     option("--simulate-gpus", metavar="SPEC", help="4xA100:80GB."),
     option("--cpus", metavar="N", help="CPUs to offer; default what is here."),
     option("--memory", metavar="SIZE", help="Memory to offer; default what is here."),
+    option("--kill-grace", type=SECONDS, default=60.0, metavar="S", help="How long killing may take; default 60."),
     option("--keeper", type=click.IntRange(1), metavar="PID", help="End when this process, which started it, is gone."),
 )
 def agent(**values: Any) -> None:
