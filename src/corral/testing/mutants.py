@@ -49,6 +49,7 @@ FOCUS = {
     "run_id_certifies": LOST,
     "requeue_forgets_results": Focus(kinds=("pause_manager",), jobs_last_s=4.0),
     "shims_are_not_looked_for": replace(LOST, rates=(("shim.pause", 0.3),)),
+    "stopped_shims_are_waited_for": Focus(kinds=("freeze_shim",), pace_s=1.0, jobs_last_s=20.0),
     "silence_is_death": Focus(kinds=("pause_agent", "cut"), chaos_s=120.0, pace_s=10.0, jobs_last_s=50.0),
     "stale_facts_count": Focus(kinds=("kill_manager",), rates=(("network.drop_reply", 0.4),), chaos_s=60.0, nodes=1),
 }

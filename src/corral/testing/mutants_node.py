@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from corral.agent import daemon, jobdir, jobs, launcher, shim
+from corral.agent import daemon, jobdir, jobs, launcher, looking, shim
 from corral.agent.endings import Endings
 from corral.agent.horizon import Horizon
 from corral.agent.jobspec import Go, Stop
@@ -147,6 +147,14 @@ def _shims_are_not_looked_for() -> list[Patch]:
     return [Patch(SimNode, "lock_holders", nobody)]
 
 
+def _force_comes_at_once() -> list[Patch]:
+    return [Patch(looking, "OVERDUE_SLACK_S", -1e9)]
+
+
+def _stopped_shims_are_waited_for() -> list[Patch]:
+    return [Patch(looking, "OVERDUE_SLACK_S", 1e9)]
+
+
 def _lost_directory_is_void() -> list[Patch]:
     async def changed(self: Any, token: str, why: Why) -> None:
         self.outbox.add(KernelFact(token, FactKind.EXITED, 0.0, why=why))
@@ -159,6 +167,8 @@ NODE_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "decision_is_ignored": ("5", "one file decides, and the loser obeys", _decision_is_ignored),
     "judged_without_the_lock": ("5", "a death is judged with the lock in hand", _judged_without_the_lock),
     "death_is_not_proven": ("5", "a death is judged with the tree empty", _death_is_not_proven),
+    "force_comes_at_once": ("5", "a living shim is given its time to end its tree", _force_comes_at_once),
+    "stopped_shims_are_waited_for": ("5", "who does not act on a stop is ended", _stopped_shims_are_waited_for),
     "old_boot_is_adopted": ("6", "what another boot left is void", _old_boot_is_adopted),
     "run_id_certifies": ("6", "a new run id means: kill and prove empty", _run_id_certifies),
     "lost_directory_is_void": ("6", "a lost directory's tokens are proven dead", _lost_directory_is_void),
