@@ -7,7 +7,6 @@ from fastapi.testclient import TestClient
 
 from corral.api.app import create_app
 from corral.api.routes.cluster import loop_findings
-from corral.api.routes.health import COUNT_ENDED_S
 from corral.clock import SystemClock, SystemIds
 from corral.reconcile.loop import LoopHealth
 from corral.store import sql
@@ -92,11 +91,12 @@ def test_counting_looks_at_what_lives_and_now_and_then_at_all(face: Face, monkey
     whole = SqlReads.count_sessions
     monkeypatch.setattr(SqlReads, "count_sessions", lambda self: scans.append("all") or whole(self))
     face.submit()
+    face.app.state.context.ended.due += 1000
     for _ in range(3):
         assert counted(face) == {"pending": 2, "ended": 1}
         assert face.client.get("/").status_code == 200
     assert scans == []
-    face.app.state.context.ended.at -= COUNT_ENDED_S
+    face.app.state.context.ended.due -= 2000
     face.post("/api/v1/sessions/last/cancel")
     assert counted(face) == {"pending": 1, "ended": 2}
     assert scans == ["all"]

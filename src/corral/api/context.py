@@ -20,10 +20,10 @@ from corral.reconcile.loop import LoopHealth
 
 @dataclass(slots=True)
 class Ended:
-    """How many sessions had ended when they were last counted."""
+    """How many sessions had ended when they were last counted, and when they are to be counted again."""
 
     number: int = 0
-    at: float | None = None
+    due: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

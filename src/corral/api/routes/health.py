@@ -19,7 +19,8 @@ from corral.model.lifecycle import Phase
 from corral.ports import Reads
 
 router = routes("health")
-COUNT_ENDED_S = 60.0
+COUNT_PAUSE_S = 1.0
+COUNT_PAUSES = 100  # so many times as long as counting took: whoever asks, it costs a hundredth of a processor
 
 
 class LoopView(msgspec.Struct):
@@ -95,11 +96,10 @@ async def metrics(here: Here) -> Response:
 
 
 async def counts(here: Context) -> tuple[dict[str, int], dict[str, int]]:
-    """Sessions by phase, nodes by state. To count what has ended is to look at all there ever was: anybody may ask
-    this, so it is done now and then only, and the number may be a minute old."""
-    now = here.clock.mono()
-    counted = here.ended
-    recount = counted.at is None or now - counted.at >= COUNT_ENDED_S
+    """Sessions by phase, nodes by state. To count what has ended is to look at all there ever was, and anybody may ask:
+    it is done a second after the last time, or later the longer it takes."""
+    began, ended = here.clock.mono(), here.ended
+    recount = ended.due is None or began >= ended.due
 
     def look(reads: Reads) -> tuple[dict[str, int], dict[str, int]]:
         states = Counter(str(node.state) for node in reads.nodes().values())
@@ -107,8 +107,10 @@ async def counts(here: Context) -> tuple[dict[str, int], dict[str, int]]:
 
     sessions, nodes = await here.store.read("counts", look)
     if recount:
-        counted.number, counted.at = sessions.get(Phase.ENDED, 0), now
-    return sessions | {Phase.ENDED.value: counted.number}, nodes
+        now = here.clock.mono()
+        ended.number = sessions.get(Phase.ENDED, 0)
+        ended.due = now + max(COUNT_PAUSE_S, COUNT_PAUSES * (now - began))
+    return sessions | {Phase.ENDED.value: ended.number}, nodes
 
 
 @router.get("/version", responses=json_of(VersionView))
