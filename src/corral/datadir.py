@@ -39,7 +39,8 @@ def _named(place: Path, option: str) -> Generator[None]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such path can be"
         raise Invalid(
-            "cannot_use_path", f"{option} {place} cannot be used: {why}; choose one that this user can write",
+            "cannot_use_path",
+            f"{option} {str(place)[:200]} cannot be used: {why}; choose one that this user can write",
             subject=option,
         ) from None  # fmt: skip
 

@@ -74,7 +74,7 @@ ODD_PLACES = ["/proc/x", "/proc/self/fd/x/y", "/dev/null", "/dev/null/x", "/sys/
 def test_a_place_that_cannot_be_used_is_named(place: str) -> None:
     code, line = up(place)
     assert code == 2
-    assert line.startswith(f"corral: --data-dir {place} cannot be used: ")
+    assert line.startswith(f"corral: --data-dir {place[:200]} cannot be used: ")
 
 
 def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_file_has_the_fields_of_the_rest_body(corral: Corral, client: Client, 
     ],
 )
 def test_a_file_may_hold_several(corral: Corral, client: Client, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     ids = corral("submit", "-f", "-").out.split()
     assert [client.get(id_)["name"] for id_ in ids] == ["one", "two"]
 
