@@ -75,12 +75,13 @@ def _barrier_is_ignored() -> list[Patch]:
 
 
 def _stop_waits_for_go() -> list[Patch]:
+    """Without the force that would end such a launch a minute later."""
     read_stop = SimJob.read_stop
 
     async def changed(self: SimJob) -> Stop | None:
         return await read_stop(self) if self.has_begun else None
 
-    return [Patch(SimJob, "read_stop", changed)]
+    return [Patch(SimJob, "read_stop", changed), *_stopped_shims_are_waited_for()]
 
 
 def _run_id_certifies() -> list[Patch]:
