@@ -21,6 +21,7 @@ class Horizon:
         self._ledger = ledger
         self._boot_id = boot_id
         self._clock = clock
+        self.fences = 0  # rises with all that was remembered and may keep some other launch from starting
         self._waiting: list[Seen] = []
         self._writing: asyncio.Future[None] | None = None
 
@@ -35,6 +36,8 @@ class Horizon:
     async def _write(self) -> None:
         seen, self._waiting, self._writing = self._waiting, [], None
         await self._ledger.commit(Entries(seen=seen), sync=any(one.stopped for one in seen))
+        # not before: who has read this number and then the ledger must not miss what is on its way there
+        self.fences += sum(one.stopped or one.token.attempt > 1 for one in seen)
 
     async def fenced(self, token: str) -> Why | None:
         """Why this token may never start here: stopped or ended before, or a later attempt was seen."""

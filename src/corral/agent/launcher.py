@@ -57,6 +57,7 @@ class Launcher:
         """The spec of a job directory that is now there; or why not, with nothing begun."""
         if launch.node_epoch != self._me.epoch:
             return NotBegun(FactKind.REFUSED, Why("stale_epoch", f"ordered for epoch {launch.node_epoch} of this node"))
+        fences = self._horizon.fences
         if (why := await self._horizon.fenced(token)) is not None:
             return NotBegun(FactKind.REFUSED, why)
         try:
@@ -68,17 +69,17 @@ class Launcher:
         busy = await self._devices.check(token, [uuid for uuid, *_ in launch.devices])
         if busy is not None:
             return NotBegun(FactKind.REFUSED, busy)
-        return await self._accept(token, launch, provided, asked_at + START_TTL_S)
+        return await self._accept(token, launch, provided, asked_at + START_TTL_S, fences)
 
     async def _accept(
-        self, token: str, launch: Launch, provided: Provided, start_before_s: float
+        self, token: str, launch: Launch, provided: Provided, start_before_s: float, fences: int
     ) -> JsonObject | NotBegun:
         if self._clock.mono() >= start_before_s:
             return NotBegun(FactKind.REFUSED, PERMISSION_EXPIRED)
         self._point("agent.before_seen")
         await self._horizon.remember(token)
-        if (why := await self._horizon.fenced(token)) is not None:  # a stop came meanwhile
-            return NotBegun(FactKind.REFUSED, why)
+        if self._horizon.fences != fences and (why := await self._horizon.fenced(token)) is not None:
+            return NotBegun(FactKind.REFUSED, why)  # a stop, or a later attempt, came meanwhile
         made = spec_for(token, launch, provided, self._me, self._machine, self._layout, start_before_s)
         self._point("agent.before_accept")
         try:

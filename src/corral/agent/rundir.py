@@ -22,6 +22,7 @@ _USUAL = (
     *(f"{name}.tmp" for name in ("void", "stop")),
 )
 _USUAL_CONTROL = ("hosts",)
+_OBJECT = msgspec.json.Decoder(JsonObject)
 NEW, GONE = ".new-", ".gone-"
 
 
@@ -95,7 +96,7 @@ class RunDirectory:
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=JsonObject)
+            return _OBJECT.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise jobdir.Unreadable(f"{path}: {error}") from None
 
