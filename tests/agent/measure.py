@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -31,33 +30,26 @@ def bare(jobs: int) -> float:
 
 
 def launches(node: Node, jobs: int, **changes: Any) -> float:
-    """Accept, spawn and wait for the exit record of /bin/true, two in flight, by the shim's datagrams."""
-    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    path = str(node.root / "notify")
-    heard.bind(path)
-    heard.settimeout(20)
+    """Accept, spawn and wait for the exit record of /bin/true, two in flight, by the zygote's news."""
     began = time.perf_counter()
     running: set[str] = set()
     for number in range(jobs):
         token = f"1-m-{number}-0"
         while len(running) == IN_FLIGHT:
-            reap(node, running, heard)
-        node.accept(token, "/bin/true", notify=path, **changes)
+            reap(node, running)
+        node.accept(token, "/bin/true", **changes)
         node.zygote.send(node.request(token))
-        node.zygote.answer()
         running.add(token)
     while running:
-        reap(node, running, heard)
+        reap(node, running)
     took = time.perf_counter() - began
-    heard.close()
-    os.unlink(path)
     for number in range(jobs):
         shutil.rmtree(node.folder(f"1-m-{number}-0"))
     return jobs / took
 
 
-def reap(node: Node, running: set[str], heard: socket.socket) -> None:
-    token = heard.recv(100).decode()
+def reap(node: Node, running: set[str]) -> None:
+    token = node.zygote.news()
     if os.path.exists(f"{node.folder(token)}/{jobdir.EXIT}"):
         running.discard(token)
 

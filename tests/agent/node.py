@@ -62,10 +62,22 @@ class Zygote:
         self.channel.sendall(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
 
     def answer(self) -> dict[str, Any]:
+        """The next answer to a request."""
+        while (said := self.hear()).get("news"):
+            pass
+        return said
+
+    def hear(self) -> dict[str, Any]:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("the zygote is gone")
         return json.loads(line)
+
+    def news(self) -> str:
+        """The token of the next launch of which there is news."""
+        while not (said := self.hear()).get("news"):
+            pass
+        return os.path.basename(said["jobdir"])
 
     def close(self) -> None:
         self._answers.close()

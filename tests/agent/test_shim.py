@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.agent import jobdir, trees
-from tests.agent.node import Node, until
+from tests.agent.node import Node, Zygote, until
 
 TOKEN = "1-k3f9x2m4qa-1-0"
 
@@ -283,17 +283,14 @@ def test_a_stop_during_the_bootstrap_keeps_the_command_from_starting(node: Node)
 
 
 def test_the_agent_is_told_of_every_step(node: Node) -> None:
-    path = str(node.root / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(path)
-        heard.settimeout(20)
-        node.launch(TOKEN, "true", barrier=True, notify=path)
-        assert heard.recv(100).decode() == TOKEN
-        assert node.read(TOKEN, jobdir.READY)
-        node.tell(TOKEN, jobdir.GO)
-        assert heard.recv(100).decode() == TOKEN
-        assert node.read(TOKEN, jobdir.RESULT)
-        assert node.read(TOKEN, jobdir.EXIT)
+    node.launch(TOKEN, "true", barrier=True)
+    assert node.zygote.news() == TOKEN
+    assert node.read(TOKEN, jobdir.READY)
+    node.tell(TOKEN, jobdir.GO)
+    assert node.zygote.news() == TOKEN
+    assert node.read(TOKEN, jobdir.RESULT)
+    assert node.read(TOKEN, jobdir.EXIT)
+    assert not jobdir.probe_lock(node.folder(TOKEN))
 
 
 def test_the_agent_is_told_of_a_result_before_what_is_left_has_to_be_killed(node: Node) -> None:
@@ -302,8 +299,27 @@ def test_the_agent_is_told_of_a_result_before_what_is_left_has_to_be_killed(node
         heard.bind(path)
         heard.settimeout(20)
         node.launch(TOKEN, "sh", "-c", "sleep 1000 &", notify=path)
-        assert [heard.recv(100).decode() for _ in range(3)] == [TOKEN] * 3
+        assert heard.recv(100).decode() == TOKEN
+        assert node.read(TOKEN, jobdir.RESULT)
+        assert [node.zygote.news() for _ in range(2)] == [TOKEN, TOKEN]
         assert node.read(TOKEN, jobdir.EXIT)
+
+
+def test_without_its_zygote_a_shim_tells_the_agent_itself(node: Node) -> None:
+    path = str(node.root / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(path)
+        heard.settimeout(20)
+        node.accept(TOKEN, "true", notify=path, barrier=True)
+        with jobdir.held_lock(node.folder(TOKEN)):  # so that it cannot begin before its zygote is dead
+            pid = node.spawn(TOKEN)["pid"]
+            node.zygote.kill()
+        assert heard.recv(100).decode() == TOKEN
+        assert node.read(TOKEN, jobdir.READY)
+        node.tell(TOKEN, jobdir.GO)
+        node.finish(TOKEN)
+        until(lambda: not os.path.exists(f"/proc/{pid}"), "the shim gone, which tells the rest")
+    node.zygote = Zygote()
 
 
 def test_a_listener_that_is_not_there_changes_nothing(node: Node) -> None:

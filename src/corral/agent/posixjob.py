@@ -64,13 +64,14 @@ class PosixJob:
         crash: str | None,
         inherited: Inherited,
         signals: int,
-        begun: Callable[[], None],
+        say_begun: Callable[[], bool],
     ) -> None:
         self._folder = folder
         self._permission = permission
         self._crash = CrashPlan(crash)
         self._inherited = inherited
-        self._begun = begun
+        self._say_begun = say_begun
+        self._begun = False
         self._lock: int | None = None
         self._spec_read = False
         self._main = 0
@@ -141,10 +142,7 @@ class PosixJob:
     async def create_started(self) -> bool:
         pid = os.getpid()
         start_time = _start_time_of(pid)
-        decided = jobdir.decide_run(self._folder, self.spec.boot_id, pid, start_time, self.wall_s())
-        if decided and not self.spec.barrier:
-            self._notify()  # a lone kernel is ready from here on
-        return decided
+        return jobdir.decide_run(self._folder, self.spec.boot_id, pid, start_time, self.wall_s())
 
     # --- before the command ---
 
@@ -185,8 +183,7 @@ class PosixJob:
             jobdir.write_object(self._folder, jobdir.READY, {"port": port, "at": self.wall_s()})
         except OSError as error:
             raise _cannot("ready_failed", error) from None
-        self._begun()
-        self._notify()
+        self._has_begun()
 
     async def read_go(self) -> Go | None:
         go = orders.read_go(self._folder)
@@ -217,7 +214,7 @@ class PosixJob:
         finally:
             for _, writer in outputs:
                 os.close(writer)
-        self._begun()
+        self._has_begun()
         self._status = None
         if self._outputs is None:
             self._outputs = Outputs(self._poll, self.spec.log_limit_bytes, self.spec.log_segment_bytes)
@@ -336,7 +333,7 @@ class PosixJob:
         if result.stopped:
             result = replace(result, stopped=result.stopped[:_MESSAGE_LENGTH])
         jobdir.write_object(self._folder, jobdir.RESULT, result.to_json())
-        self._result_untold = True  # unless the tree has to be killed first, the exit's own hint is next
+        self._result_untold = True  # unless the tree has to be killed first, the end is next
 
     async def write_stuck(self) -> None:
         pids = sorted(trees.descendants({os.getpid()}))[:20]
@@ -354,13 +351,19 @@ class PosixJob:
             "at": self.wall_s(),
             "logs": {name: {"end": log.end, "lost": log.lost} for name, log in logs.items()},
         }
-        jobdir.write_object(self._folder, jobdir.EXIT, words)
-        self._notify()
+        jobdir.write_object(self._folder, jobdir.EXIT, words)  # the agent hears of it as we are free, or are no more
 
     async def remove_tree(self) -> None:
         trees.remove_tree(self._containment, self.spec.token)
 
+    def _has_begun(self) -> None:
+        if not self._begun:
+            self._begun = True
+            if not self._say_begun():
+                self._notify()
+
     def _notify(self) -> None:
+        """A hint in a queue of ten: it may find no room, and the agent looks by itself now and then."""
         self._result_untold = False
         if self.spec.notify is None:
             return

@@ -38,6 +38,7 @@ class ShimPool:
         self._shims: dict[int, Shim] = {}
         self._free: dict[int, float] = {}
         self._beginning: dict[int, float] = {}
+        self._serves: dict[int, str] = {}
 
     def wait_s(self) -> float:
         """How long the next launch should wait for a free shim before another is forked: many beginning at once would
@@ -49,29 +50,31 @@ class ShimPool:
             return 0.0
         return _first(self._beginning)[1] + BEGINNING_S - now
 
-    def take(self, request: bytes) -> Shim:
+    def take(self, request: bytes, launch: str) -> Shim:
         """A shim that has the request. Raises OSError where none is free and none can be forked."""
         while self._free:
             fd, _ = self._free.popitem()
             if _sent(self._shims[fd].link, request):
-                self._beginning[fd] = time.monotonic()
-                return self._shims[fd]
+                break
             self._forget(fd)
-        shim = self._fork(request)
-        fd = shim.link.fileno()
-        self._shims[fd], self._beginning[fd] = shim, time.monotonic()
-        self._poll.register(fd, select.POLLIN)
-        return shim
+        else:
+            shim = self._fork(request)
+            fd = shim.link.fileno()
+            self._shims[fd] = shim
+            self._poll.register(fd, select.POLLIN)
+        self._beginning[fd], self._serves[fd] = time.monotonic(), launch
+        return self._shims[fd]
 
-    def hear(self, fd: int) -> None:
-        """A shim has something to say: that its command runs, that it is free, or (by closing its end) that it is no
-        more."""
-        word = _received(self._shims[fd].link)
+    def hear(self, fd: int) -> str | None:
+        """A shim says that its command runs, that it is free, or (by closing its end) that it is no more. The launch
+        that this is news of; None where its pid tells as much."""
+        word, launch = _received(self._shims[fd].link), self._serves[fd]
         self._beginning.pop(fd, None)
         if word == _FREE and len(self._free) < MOST_FREE:
             self._free[fd] = time.monotonic()
         elif word != _BEGUN:
             self._forget(fd)
+        return launch if word else None
 
     def thin_out(self) -> float | None:
         """Let go who has been free for long. The seconds until the next one will have been; None where none is free."""
@@ -87,6 +90,7 @@ class ShimPool:
         """Close its link: that ends it once it has nothing left to do."""
         self._free.pop(fd, None)
         self._beginning.pop(fd, None)
+        self._serves.pop(fd, None)
         self._poll.unregister(fd)
         self._shims.pop(fd).link.close()
 
@@ -95,9 +99,9 @@ def _first(since: dict[int, float]) -> tuple[int, float]:
     return next(iter(since.items()))
 
 
-def say_begun(link: _socket.socket) -> None:
-    """In a shim: the command runs, or waits at its barrier; from here on it may last."""
-    _sent(link, _BEGUN)
+def say_begun(link: _socket.socket) -> bool:
+    """In a shim: the command runs, or waits at its barrier; from here on it may last. False where nobody hears."""
+    return _sent(link, _BEGUN)
 
 
 def next_request(link: _socket.socket) -> bytes | None:

@@ -116,7 +116,7 @@ class ZygoteShims:
             self._take_answer(json.loads(line))
 
     def _take_answer(self, answer: dict[str, Any]) -> None:
-        """Watched from birth on: a shim's datagrams may find the queue full, its end is always seen."""
+        """News of a launch, or who serves it: watched from birth on, for of a shim that died nobody brings news."""
         token = os.path.basename(str(answer.get("jobdir", "")))
         pid, start_time = answer.get("pid"), answer.get("start_time")
         if pid is None or start_time is None or not self._watch(token, pid, start_time):

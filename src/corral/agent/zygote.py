@@ -80,8 +80,8 @@ def serve(channel: _socket.socket) -> None:
     while True:
         ready = [fd for fd, _ in poll.poll(_patience_ms(pool, lines))]
         for fd in ready:
-            if fd != channel.fileno():
-                pool.hear(fd)
+            if fd != channel.fileno() and (launch := pool.hear(fd)) is not None:
+                _send(channel, {"jobdir": launch, "news": True})
         if channel.fileno() in ready:
             chunk = _receive(channel)
             if not chunk:
@@ -91,7 +91,7 @@ def serve(channel: _socket.socket) -> None:
         while lines and not pool.wait_s():
             line = next(iter(lines))
             del lines[line]
-            _send(channel, json.dumps(_answer(line, pool)).encode() + b"\n")
+            _send(channel, _answer(line, pool))
 
 
 def _patience_ms(pool: ShimPool, lines: Collection[bytes]) -> float | None:
@@ -106,8 +106,8 @@ def _receive(channel: _socket.socket) -> bytes:
         return b""
 
 
-def _send(channel: _socket.socket, data: bytes) -> None:
-    view = memoryview(data)
+def _send(channel: _socket.socket, said: dict[str, Any]) -> None:
+    view = memoryview(json.dumps(said).encode() + b"\n")
     while view:
         try:
             view = view[channel.send(view) :]
@@ -123,7 +123,7 @@ def _answer(line: bytes, pool: ShimPool) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         return {"error": f"a request needs jobdir, run_id and node_epoch: {type(error).__name__} {error}"}
     try:
-        shim = pool.take(line)
+        shim = pool.take(line, folder)
     except OSError as error:
         return {"jobdir": folder, "error": f"fork: {error.strerror}"}
     return {"jobdir": folder, "pid": shim.pid, "start_time": shim.start_time}
