@@ -146,6 +146,7 @@ class _Connection(asyncio.Protocol):
             await asyncio.wait({answer}, timeout=silence_s)
             if answer.done():
                 return answer.result()
+        answer.cancel()
         raise _Lost(f"nothing came for {silence_s:g} s")
 
     def close(self) -> None:
