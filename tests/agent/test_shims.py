@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -74,3 +75,24 @@ async def killed_in_the_flood(root: Path) -> None:
 
 def test_what_a_dead_zygote_never_took_goes_to_the_next(tmp_path: Path) -> None:
     asyncio.run(killed_in_the_flood(tmp_path))
+
+
+async def stopped(root: Path) -> None:
+    asked = Asked(root)
+    try:
+        await asked.ask("1-first-1-0")
+        await asked.hear("1-first-1-0")
+        zygote = asked.zygote()
+        os.kill(zygote, signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_S):
+            while "1-a-1-0" not in asked.heard:
+                await asked.ask("1-a-1-0")  # as the agent does while nothing comes of it
+                with contextlib.suppress(TimeoutError):
+                    asked.heard |= await asyncio.wait_for(asked.shims.changes(), 1)
+        assert asked.zygote() != zygote
+    finally:
+        asked.shims.close()
+
+
+def test_a_zygote_that_was_stopped_is_replaced(tmp_path: Path) -> None:
+    asyncio.run(stopped(tmp_path))

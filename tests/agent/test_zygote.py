@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from corral.agent import jobdir
 from corral.agent.shimpool import MOST_LAUNCHES
@@ -80,7 +83,7 @@ def test_a_shim_stands_alone(node: Node) -> None:
     answer = (node.accept(TOKEN, "sleep", "1000"), node.spawn(TOKEN))[1]
     node.wait_for(TOKEN, jobdir.STARTED)
     pid = answer["pid"]
-    until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), "the command")
+    until(lambda: at_rest(pid), "the command running and its shim at rest")
     assert os.getsid(pid) == pid
     kinds = [os.readlink(f"/proc/{pid}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{pid}/fd")]
     assert kinds.count("socket") == 1  # by which the next launch comes
@@ -137,6 +140,37 @@ def test_a_shim_whose_launch_ended_takes_the_next_as_if_it_were_new(node: Node) 
     same = [node.output(token).replace(token.encode(), b"TOKEN") for token in ("1-a-1-0", "1-a-4-0")]
     assert same[0] == same[1] and same[0]
     until(lambda: descriptors(first) == before, "nothing left open")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "prlimit --pid $PPID --nofile=400:400",
+        "renice -n 5 -p $PPID",
+        "taskset -cp 0 $PPID",
+        "ionice -c 3 -p $PPID",
+        "echo 500 > /proc/$PPID/oom_score_adj",
+    ],
+)
+def test_what_a_command_did_to_its_shim_meets_no_other_launch(node: Node, harm: str) -> None:
+    if shutil.which(harm.split()[0]) is None:
+        pytest.skip(f"{harm.split()[0]} is not installed here")
+    if "taskset" in harm and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("with one processor there is nothing to choose")
+    before = launched(node, "1-a-0-0", "true")
+    launched(node, "1-a-1-0", "sh", "-c", f"{harm} >/dev/null || exit 9")
+    assert node.result("1-a-1-0")["exit_code"] == 0
+    until(lambda: waits_in(before) is None, "the shim gone")
+    assert launched(node, "1-a-2-0", "true") != before
+
+
+def test_a_launch_whose_decision_was_removed_is_not_started_again(node: Node) -> None:
+    launched(node, TOKEN, "sh", "-c", f"echo start >> {node.root}/starts")
+    os.unlink(f"{node.folder(TOKEN)}/{jobdir.STARTED}")
+    assert jobdir.decision_of(node.folder(TOKEN)) == "run"
+    node.spawn(TOKEN)
+    launched(node, "1-other-1-0", "true")
+    assert (node.root / "starts").read_text() == "start\n"
 
 
 def test_a_shim_retires_in_its_time_and_nothing_is_lost(node: Node) -> None:

@@ -113,13 +113,15 @@ def void(jobdir: str, by: str, reason: str, at: float | None = None) -> bool:
 
 
 def decision_of(jobdir: str) -> str | None:
-    """`run`, `void`, or None while undecided. What cannot be read is a run that began and died."""
+    """`run`, `void`, or None while undecided. What cannot be read is a run that began and died; so is what has an end
+    and no decision any more."""
     try:
         started = read_object(jobdir, STARTED)
     except Unreadable:
         return "run"
     if started is None:
-        return None
+        over = any(os.path.lexists(f"{jobdir}/{name}") for name in (RESULT, EXIT))
+        return "run" if over else None
     return "void" if started.get("says") == "void" else "run"
 
 
@@ -178,7 +180,8 @@ def start_time_of(pid: int) -> int | None:
 def read_file(path: str) -> bytes | None:
     """All of it, None where there is none (or no such process). Unbuffered: a shim's every page counts."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: what a job put here in place of a file, a FIFO say, must not hold anybody up
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     content = b""

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import resource
 import struct
 from array import array
 
@@ -21,6 +22,8 @@ _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
 _SYS_CLONE3 = 435
 _SYS_SIGACTION = 13 if platform.machine() == "x86_64" else 134
+_SYS_IOPRIO_GET = 252 if platform.machine() == "x86_64" else 31
+_IOPRIO_WHO_PROCESS, _RLIM_NLIMITS, _CONTENT_BYTES = 1, 16, 1 << 16
 _LAST_SIGNAL, _UNCHANGEABLE = 64, (9, 19)
 _CLONE_INTO_CGROUP = 0x200000000
 _CLONE_NEWNS = 0x00020000
@@ -28,6 +31,7 @@ _SIGCHLD = 17
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NAME = 1, 36, 15
+_MOST_FILES = 1 << 16
 _SFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 _TFD_TIMER_ABSTIME = 1
 _SIGNALFD_RECORD_BYTES = 128
@@ -69,6 +73,35 @@ def set_parent_death_signal(signum: int) -> None:
 
 def become_subreaper() -> None:
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def raise_file_limit() -> None:
+    """Let this process and what it starts have many files open, where the hard limit allows it: one per living shim."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def standing() -> tuple[object, ...]:
+    """What others can change of this process and its children inherit: limits, groups, priorities, processors."""
+    return (
+        tuple(resource.getrlimit(kind) for kind in range(_RLIM_NLIMITS)),
+        _content("/proc/self/cgroup"),
+        _content("/proc/self/oom_score_adj"),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        os.sched_getscheduler(0),
+        os.sched_getaffinity(0),
+        _libc.syscall(ctypes.c_long(_SYS_IOPRIO_GET), _IOPRIO_WHO_PROCESS, 0),
+    )
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _CONTENT_BYTES)
+    finally:
+        os.close(fd)
 
 
 def set_name(name: str) -> None:

@@ -89,8 +89,11 @@ class Looking:
             await self._find_run_directory()
             now_s = self._clock.mono()
             for place, (token, job) in enumerate(list(self.jobs.items()), start=turn):
-                if not job.quiet(now_s) or place % SWEEPS_ROUND == 0:
+                in_turn = place % SWEEPS_ROUND == 0
+                if in_turn or not job.quiet(now_s):
                     await self.look(token)
+                if in_turn and token in self.jobs:
+                    await self._poke(job)  # it may have been stopped, and its command may have ended since
 
     async def _find_run_directory(self) -> None:
         if not self._me.run_id:

@@ -104,7 +104,7 @@ class PosixJob:
         return not self._decided()
 
     def _decided(self) -> bool:
-        return os.path.lexists(f"{self._folder}/{jobdir.STARTED}")
+        return jobdir.decision_of(self._folder) is not None
 
     def read_ahead(self) -> None:
         """Read the spec in the zygote: a warm process parses it without a page fault, and its forks inherit it."""

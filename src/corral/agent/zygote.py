@@ -47,7 +47,6 @@ from corral.crashplan import CrashPlan
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16
 _MOST_FILES = 1 << 16
-_LIKE_FILES = 65536
 _SHIM_OOM_SCORE = -900
 _RAISED = (
     resource.RLIMIT_FSIZE,
@@ -66,11 +65,14 @@ class Nursery(NamedTuple):
     signals: int
     boot_id: str
     crash: str | None
+    standing: tuple[object, ...]
 
 
 def serve(channel: _socket.socket) -> None:
     """Answer every line until the agent's end closes."""
-    nursery = Nursery(_settle(), open_signals(), jobdir.boot_id(), os.environ.get("CORRAL_CRASH"))
+    inherited = _settle()
+    crash_plan = os.environ.get("CORRAL_CRASH")
+    nursery = Nursery(inherited, open_signals(), jobdir.boot_id(), crash_plan, linux.standing())
     crash = CrashPlan(nursery.crash)
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -184,7 +186,10 @@ def _serve_launches(job: PosixJob, link: _socket.socket, nursery: Nursery) -> in
         if not run_shim(job):
             return 1
         job.close()
-        request = next_request(link) if left else None  # who says that it is free has to take what comes
+        # a command can reach its parent: what it changed there dies with this process
+        if not left or linux.standing() != nursery.standing:
+            break
+        request = next_request(link)  # who says that it is free has to take what comes
         if request is None:
             break
         job = _job(request, link, nursery)
@@ -217,10 +222,7 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
     before = {kind: both for kind in _RAISED if (both := resource.getrlimit(kind))[0] != both[1]}
     for kind, (_, hard) in before.items():
         resource.setrlimit(kind, (hard, hard))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _LIKE_FILES if hard == resource.RLIM_INFINITY else min(hard, _LIKE_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        before[resource.RLIMIT_NOFILE] = (wanted, hard)
+    linux.raise_file_limit()
     return before
 
 
