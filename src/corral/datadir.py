@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -53,9 +54,8 @@ def token_in(path: Path, make: Callable[[], str], option: str) -> str:
     """
     with _named(path, option):
         if not os.path.lexists(path):
-            token = make()
-            write_private(path, token + "\n")
-            return token
+            with contextlib.suppress(FileExistsError), _private(path, make() + "\n") as partial:
+                os.link(partial, path)  # of several managers that begin at once the first one's stands
         with path.open("rb") as file:
             data = file.read(LONGEST_TOKEN + 1)
     token = data.decode("utf-8", "replace").strip()
@@ -71,13 +71,23 @@ def token_in(path: Path, make: Callable[[], str], option: str) -> str:
 
 def write_private(path: Path, text: str) -> None:
     """Replace the file at once and durably; nobody else can read it."""
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(descriptor)
-    partial.replace(path)
+    with _private(path, text) as partial:
+        partial.replace(path)
+
+
+@contextlib.contextmanager
+def _private(path: Path, text: str) -> Generator[Path]:
+    """The text in a file of its own beside `path`, durable and for us alone; gone afterwards unless it was moved."""
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(descriptor)
+        yield Path(partial)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
 
 
 def write_login(folder: Path, url: str, token: str) -> None:
