@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import command_line, footprint, latency, throughput
+from benchmarks import command_line, footprint, latency, store_path, throughput
 
 BENCHMARKS = {
     "throughput": throughput.run,
     "latency": latency.run,
     "footprint": footprint.run,
     "command_line": command_line.run,
+    "store_path": store_path.run,
 }
 
 
