@@ -156,6 +156,16 @@ def test_following_may_begin_before_the_session_does(served: Served) -> None:
     serving.done()
 
 
+def test_a_manager_that_stops_ends_no_log(served: Served) -> None:
+    id_ = served.submit(hold=True)["id"]
+    path = f"/api/v1/sessions/{id_}/logs?follow=1"
+    with served.client.stream("GET", path) as response:
+        served.loop.call_soon_threadsafe(served.stopping.set)
+        said = "\n".join(response.iter_lines())
+    assert "event: unavailable" in said and "manager_stopping" in said and "event: end" not in said
+    assert problem(served.client.get(path)) == (503, "manager_stopping")
+
+
 def test_following_a_session_that_ended_without_beginning_ends(served: Served) -> None:
     id_ = served.submit(hold=True)["id"]
     got: list[Any] = []

@@ -119,11 +119,19 @@ async def _followed(
             yield None
             await hinted(watch, 5.0, here.stopping)
         else:
-            return
+            raise _stopping()
     finally:
         watch.close()
-    async for piece in here.relay.read(Asked(kernel.node, kernel.token, stream, offset, follow=True)):
-        yield piece
+    try:
+        async for piece in here.relay.read(Asked(kernel.node, kernel.token, stream, offset, follow=True)):
+            yield piece
+    except Unavailable as cut:
+        raise (_stopping() if here.stopping.is_set() else cut) from None
+
+
+def _stopping() -> Unavailable:
+    """Never an end: there is more to come, from this manager's next life or from another."""
+    return Unavailable("manager_stopping", "the control plane is stopping; ask again from where you are")
 
 
 def _to_follow(reads: Reads, session: Session, attempt: int, rank: int) -> tuple[Kernel | None, bool]:
