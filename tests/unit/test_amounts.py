@@ -120,3 +120,9 @@ def test_a_launch_token_reads_back() -> None:
     for text in ("", "1-s-1", "1-s-x-0", "a-s-1-0", "1-s-1-0-9"):
         with pytest.raises(Invalid):
             parse_token(text)
+
+
+def test_a_bare_number_that_could_only_be_a_mistake_is_refused() -> None:
+    with pytest.raises(Invalid, match="write a unit"):
+        parse_memory_mib("5")
+    assert (parse_memory_mib("1B"), parse_memory_mib("1048576"), parse_memory_mib("0")) == (1, 1, 0)

@@ -70,13 +70,13 @@ class AsyncClient:
 
     async def submit(self, fields: shapes.SessionFields, *, idempotency_key: str | None = None) -> shapes.Session:
         """Submit one session. With the same key again: the session that the first call made."""
-        return await self._ask(calls.submit(fields, host.new_key() if idempotency_key is None else idempotency_key))
+        return await self._ask(calls.submit(fields, host.key_or_new(idempotency_key)))
 
     async def submit_batch(
         self, sessions: Sequence[shapes.SessionFields], *, idempotency_key: str | None = None
     ) -> list[shapes.Session]:
         """Submit many: all, or none."""
-        answer = await self._ask(calls.submit_batch(sessions, host.new_key() if idempotency_key is None else idempotency_key))
+        answer = await self._ask(calls.submit_batch(sessions, host.key_or_new(idempotency_key)))
         return answer["sessions"]
 
     async def plan(self, fields: shapes.SessionFields) -> shapes.Plan:

@@ -134,7 +134,7 @@ _JSON = {"Content-Type": "application/json"}
 
 def _with_key(key: str) -> dict[str, str]:
     if not (key.isascii() and key.isprintable() and key == key.strip() and key):
-        raise Invalid("bad_idempotency_key", "an idempotency key is printable ASCII, not empty, without spaces around it")
+        raise Invalid("bad_idempotency_key", "an idempotency key is printable ASCII, without spaces at its ends")
     return {"Idempotency-Key": key}
 
 

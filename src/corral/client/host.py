@@ -30,3 +30,7 @@ async def pause_async(seconds: float) -> None:
 def new_key() -> str:
     """An idempotency key of its own for one request, so that repeating it is safe."""
     return secrets.token_hex(16)
+
+
+def key_or_new(key: str | None) -> str:
+    return new_key() if key is None else key

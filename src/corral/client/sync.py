@@ -69,13 +69,13 @@ class Client:
 
     def submit(self, fields: shapes.SessionFields, *, idempotency_key: str | None = None) -> shapes.Session:
         """Submit one session. With the same key again: the session that the first call made."""
-        return self._ask(calls.submit(fields, host.new_key() if idempotency_key is None else idempotency_key))
+        return self._ask(calls.submit(fields, host.key_or_new(idempotency_key)))
 
     def submit_batch(
         self, sessions: Sequence[shapes.SessionFields], *, idempotency_key: str | None = None
     ) -> list[shapes.Session]:
         """Submit many: all, or none."""
-        return self._ask(calls.submit_batch(sessions, host.new_key() if idempotency_key is None else idempotency_key))["sessions"]
+        return self._ask(calls.submit_batch(sessions, host.key_or_new(idempotency_key)))["sessions"]
 
     def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
         """What submitting this would meet, without submitting it."""

@@ -41,7 +41,7 @@ def process(name: str, *params: click.Parameter, **settings: Any) -> Callable[[C
 
 @process(
     "up",
-    option("--data-dir", type=path(), metavar="DIR", help="Where everything is kept."),
+    option("--data-dir", type=path(), metavar="DIR", help="Where everything is kept; default ~/.local/share/corral."),
     LISTEN,
     option("--simulate-gpus", metavar="SPEC", help="4xA100:80GB, for each node."),
     option("--nodes", type=click.IntRange(1, 64), default=1, metavar="N", help="Agents to start here; default 1."),
