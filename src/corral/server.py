@@ -277,7 +277,8 @@ async def _keep_agent(settings: UpSettings, name: str, url: str, clock: SystemCl
             with contextlib.suppress(ProcessLookupError):
                 agent.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(agent.wait(), STOP_WAIT_S)
+                async with asyncio.timeout(STOP_WAIT_S):
+                    await agent.wait()
             raise
         if code == AGENT_MISSET:
             refused[name] = Refused("agent_misset", f"the agent of {name} cannot run; its own line above says why")

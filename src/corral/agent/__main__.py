@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from corral import __version__
+from corral.agent.background import end_all
 from corral.agent.daemon import Daemon, Me
 from corral.agent.devices.simulated import SimulatedDevices
 from corral.agent.environment import Layout
@@ -235,9 +236,7 @@ async def _agent(settings: AgentSettings, run_dir: Path) -> None:
     stop = loop.create_task(stopped.wait())
     parts = [loop.create_task(part) for part in _assemble(settings, run_dir)]
     done, _ = await asyncio.wait({stop, *parts}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (stop, *parts):
-        task.cancel()
-    await asyncio.gather(stop, *parts, return_exceptions=True)
+    await end_all([stop, *parts])
     for task in done - {stop}:
         task.result()
 

@@ -8,7 +8,6 @@ the jobs go on; nothing is forgotten until a manager has answered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -275,8 +274,11 @@ class Daemon:
         self._tell_what_is_stuck()
         if self._has_launched:
             self._has_launched = False
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._jobs.outbox.urgent.wait(), SHORT_LIFE_S)
+            urgent = asyncio.ensure_future(self._jobs.outbox.urgent.wait())
+            try:
+                await asyncio.wait({urgent}, timeout=SHORT_LIFE_S)
+            finally:
+                urgent.cancel()
 
     def _tell_what_is_stuck(self) -> None:
         stuck = self._jobs.stuck()
