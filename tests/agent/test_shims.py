@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from corral.agent.ports import Birth
@@ -27,6 +28,7 @@ class Asked:
     async def ask(self, *tokens: str) -> None:
         for token in tokens:
             await self.shims.spawn(Birth(token, "run-1", 3))
+            await asyncio.sleep(0)  # it is sent in the loop's next turn
 
     async def hear(self, *tokens: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -39,11 +41,20 @@ class Asked:
         return pid
 
 
-async def flood(root: Path) -> None:
+@contextlib.asynccontextmanager
+async def begun(root: Path) -> AsyncGenerator[Asked]:
+    """With a zygote that has answered once."""
     asked = Asked(root)
     try:
         await asked.ask("1-first-1-0")
         await asked.hear("1-first-1-0")
+        yield asked
+    finally:
+        asked.shims.close()
+
+
+async def flood(root: Path) -> None:
+    async with begun(root) as asked:
         zygote = asked.zygote()
         tokens = [f"1-a-{number}-0" for number in range(MANY)]
         os.kill(zygote, signal.SIGSTOP)
@@ -51,8 +62,6 @@ async def flood(root: Path) -> None:
         os.kill(zygote, signal.SIGCONT)
         await asked.hear(*tokens)
         assert asked.zygote() == zygote
-    finally:
-        asked.shims.close()
 
 
 def test_a_zygote_that_does_not_read_is_waited_for_and_not_replaced(tmp_path: Path) -> None:
@@ -60,17 +69,12 @@ def test_a_zygote_that_does_not_read_is_waited_for_and_not_replaced(tmp_path: Pa
 
 
 async def killed_in_the_flood(root: Path) -> None:
-    asked = Asked(root)
-    try:
-        await asked.ask("1-first-1-0")
-        await asked.hear("1-first-1-0")
+    async with begun(root) as asked:
         os.kill(asked.zygote(), signal.SIGSTOP)
         tokens = [f"1-a-{number}-0" for number in range(MANY)]
         await asked.ask(*tokens)
         os.kill(asked.zygote(), signal.SIGKILL)
         await asked.hear(tokens[-1])  # what the dead one had taken in is for the agent's next look
-    finally:
-        asked.shims.close()
 
 
 def test_what_a_dead_zygote_never_took_goes_to_the_next(tmp_path: Path) -> None:
@@ -78,10 +82,7 @@ def test_what_a_dead_zygote_never_took_goes_to_the_next(tmp_path: Path) -> None:
 
 
 async def stopped(root: Path) -> None:
-    asked = Asked(root)
-    try:
-        await asked.ask("1-first-1-0")
-        await asked.hear("1-first-1-0")
+    async with begun(root) as asked:
         zygote = asked.zygote()
         os.kill(zygote, signal.SIGSTOP)
         async with asyncio.timeout(PATIENCE_S):
@@ -90,8 +91,6 @@ async def stopped(root: Path) -> None:
                 with contextlib.suppress(TimeoutError):
                     asked.heard |= await asyncio.wait_for(asked.shims.changes(), 1)
         assert asked.zygote() != zygote
-    finally:
-        asked.shims.close()
 
 
 def test_a_zygote_that_was_stopped_is_replaced(tmp_path: Path) -> None:
