@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from corral.agent import trees
 from corral.agent.machine import read_machine
 from corral.agent.trees import Containment
-from tests.agent.manager import TOKEN
+from tests.agent.manager import TOKEN, ScriptedManager
 from tests.agent.node import PATIENCE_S, until
 
 
@@ -115,3 +116,16 @@ def lives(pid: int) -> bool:
 
 def stop_process(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
+
+
+@contextlib.contextmanager
+def registered(manager: ScriptedManager, *options: str) -> Generator[Agent]:
+    """An agent that its manager has heard of; what it said is shown where a test fails."""
+    one = Agent(manager.url, options=options)
+    one.start()
+    try:
+        until(lambda: manager.registrations, f"the registration ({one.output()})")
+        yield one
+    finally:
+        print(one.output())
+        one.close()

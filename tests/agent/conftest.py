@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from corral.agent import trees
-from tests.agent.agents import Agent
+from tests.agent.agents import Agent, registered
 from tests.agent.manager import ScriptedManager
-from tests.agent.node import Node, until
+from tests.agent.node import Node
 
 
 def _node(kind: str | None) -> Iterator[Node]:
@@ -49,11 +49,5 @@ def manager() -> Iterator[ScriptedManager]:
 @pytest.fixture
 def agent(manager: ScriptedManager) -> Iterator[Agent]:
     """An agent that has registered, with two simulated devices."""
-    one = Agent(manager.url, options=("--simulate-gpus", "2xA100:80GB"))
-    one.start()
-    try:
-        until(lambda: manager.registrations, f"the registration ({one.output()})")
+    with registered(manager, "--simulate-gpus", "2xA100:80GB") as one:
         yield one
-    finally:
-        print(one.output())
-        one.close()

@@ -16,7 +16,7 @@ import pytest
 from corral.agent import jobdir
 from corral.model.lifecycle import ExitClass
 from corral.model.session import FactKind, Result
-from tests.agent.agents import Agent, lives
+from tests.agent.agents import Agent, lives, registered
 from tests.agent.manager import ScriptedManager
 from tests.agent.node import until
 
@@ -33,14 +33,8 @@ SLEEPS = "echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 600"
 @pytest.fixture
 def hasty(manager: ScriptedManager) -> Iterator[Agent]:
     """An agent with little patience for what does not act on a stop."""
-    one = Agent(manager.url, options=("--kill-grace", "1"))
-    one.start()
-    try:
-        until(lambda: manager.registrations, f"the registration ({one.output()})")
+    with registered(manager, "--kill-grace", "1") as one:
         yield one
-    finally:
-        print(one.output())
-        one.close()
 
 
 def sleeping(manager: ScriptedManager, agent: Agent, token: str = T1) -> int:
