@@ -142,6 +142,7 @@ async def _serving(
     ]
     if isinstance(store, PostgresStore):
         tasks.append(loop.create_task(store.listen(), name="listen"))
+        tasks.append(loop.create_task(store.cut_frozen(), name="cut frozen"))
     try:
         while not server.started and not tasks[1].done():
             await clock.sleep(0.01)

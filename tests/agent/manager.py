@@ -66,6 +66,7 @@ class ScriptedManager:
         self.blob_gate = threading.Event()
         self.blob_gate.set()
         self.blob_requests = 0
+        self.frozen = False
         self.lose_answers = 0
         self.stale_answers = 0
         self.refuse_registration: tuple[int, str] | None = None
@@ -125,6 +126,8 @@ class ScriptedManager:
 
     async def _exchange(self, request: Request) -> Response:
         body = await request.body()
+        while self.frozen and not await request.is_disconnected():
+            await asyncio.sleep(0.005)
         message = wire.decode(body, wire.Exchange)
         give_up = asyncio.get_running_loop().time() + message.wait_s
         with self._lock:
@@ -139,7 +142,8 @@ class ScriptedManager:
             if self.lose_answers:
                 self.lose_answers -= 1
                 return _problem(503, "unavailable", "lost by the script")
-        while not (answer := self._desired(message)) and asyncio.get_running_loop().time() < give_up:
+        while self.frozen or (not (answer := self._desired(message)) and asyncio.get_running_loop().time() < give_up):
+            answer = None
             await asyncio.sleep(0.005)
             if await request.is_disconnected():
                 break

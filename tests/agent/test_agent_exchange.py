@@ -73,6 +73,24 @@ def test_the_next_manager_is_asked_when_one_does_not_answer(manager: ScriptedMan
         agent.close()
 
 
+def test_a_silent_manager_is_left_in_time_though_there_is_news_meanwhile(manager: ScriptedManager) -> None:
+    """News break a parked request off; the next one to the same manager is not waited for from the start again."""
+    other = ScriptedManager()
+    agent = Agent(f"{manager.url},{other.url}")
+    try:
+        agent.start()
+        until(lambda: manager.registrations, "the registration")
+        manager.launch(T1, "sleep", "9")
+        manager.wait_for(T1, "ready")
+        manager.frozen = True
+        frozen_at = time.monotonic()
+        other.wait_for(T1, "exited")
+        assert 9 < time.monotonic() - frozen_at < 19
+    finally:
+        agent.close()
+        other.close()
+
+
 def test_news_break_a_parked_exchange_off(manager: ScriptedManager, agent: Agent) -> None:
     manager.launch(T1, "sleep", "0.5")
     manager.wait_for(T1, "ready")

@@ -1,6 +1,7 @@
 """PostgreSQL that goes away: lost answers, cut connections, a server that is stopped, started, or silent."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ from corral.clock import SystemClock, SystemIds
 from corral.model.faults import Unavailable
 from corral.ports import PLACE, Tx
 from corral.store import PostgresStore, upgrade
+from corral.store.postgres_link import OF_CORRAL
 from corral.testing.builders import Play, new_session
 from tests.services.absence import absent
 from tests.services.postgres import find_binaries
@@ -237,6 +239,35 @@ def test_a_manager_is_not_woken_twice_by_its_own_hints(store: PostgresStore, pos
         asyncio.run(body())
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("silent_in", ["a transaction", "a pipeline"])
+def test_what_a_frozen_manager_left_open_is_cut_and_a_stranger_is_left_alone(
+    store: PostgresStore, postgres_url_migrated: str, silent_in: str
+) -> None:
+    """Within a pipeline the server's own time-out for idle transactions does not run."""
+
+    async def body() -> None:
+        id_ = await submit(store)
+        with (
+            psycopg.connect(postgres_url_migrated, autocommit=True, application_name="psql") as stranger,
+            contextlib.closing(psycopg.connect(postgres_url_migrated, autocommit=True, **OF_CORRAL)) as frozen,
+        ):
+            stranger.execute("BEGIN; SELECT 1")
+            frozen.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
+            frozen.execute("SELECT id FROM session WHERE id = %s FOR UPDATE", [id_])
+            if silent_in == "a pipeline":
+                frozen.pgconn.enter_pipeline_mode()
+                frozen.pgconn.send_query_params(b"SELECT 1", [])
+                frozen.pgconn.flush()
+            cutting = asyncio.create_task(store.cut_frozen())
+            began = time.monotonic()
+            await store.tx("lock", lambda tx: tx.lock([], [id_]))
+            assert time.monotonic() - began < 9
+            cutting.cancel()
+            assert stranger.execute("SELECT 1").fetchone() == (1,)
+
+    asyncio.run(body())
 
 
 @pytest.fixture

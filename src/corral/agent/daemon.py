@@ -36,8 +36,8 @@ from corral.ports import Clock, CrashPoint, Ids
 T = TypeVar("T")
 Note = Callable[[str], None]
 PARK_S = 10.0
-ANSWER_S = 15.0
-PARKED_ANSWER_S = 5.0  # a frozen manager is left before this node counts as silent
+ANSWER_S = 15.0  # longer than PARK_S, and so short that a frozen manager is left before this node counts as silent
+LEAST_ANSWER_S = 5.0
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
 FULL_DISK_PAUSE_S = 2.0
@@ -103,6 +103,7 @@ class Daemon:
         self._has_launched = False
         self._stuck: list[str] = []
         self._pause_s = FIRST_PAUSE_S
+        self._unanswered_since: float | None = None
 
     async def run(self) -> None:
         """Find what is here, register, and exchange until the process ends."""
@@ -252,6 +253,7 @@ class Daemon:
             await self._pause(error)
             return True
         self._pause_s = FIRST_PAUSE_S
+        self._unanswered_since = None
         self._noted = ""
         self._point("agent.after_exchange")
         if desired.stale:
@@ -289,8 +291,7 @@ class Daemon:
 
     async def _post_or_news(self, message: wire.Exchange) -> bytes | None:
         """The answer; None when the parked request was broken off because there is something to report."""
-        patience_s = message.wait_s + PARKED_ANSWER_S if message.wait_s else ANSWER_S
-        post = asyncio.ensure_future(self._post("exchange", message, patience_s))
+        post = asyncio.ensure_future(self._post("exchange", message, self._patience_s()))
         if not message.wait_s:
             return await post
         news = asyncio.ensure_future(self._jobs.outbox.news.wait())
@@ -305,6 +306,13 @@ class Daemon:
         finally:
             for waiting in (post, news, urgent):
                 waiting.cancel()
+
+    def _patience_s(self) -> float:
+        """A manager is left when it has been silent for so long, in however many requests."""
+        now = self._clock.mono()
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        return max(LEAST_ANSWER_S, self._unanswered_since + ANSWER_S - now)
 
     async def _post(self, path: str, message: object, timeout_s: float) -> bytes:
         return await self._link.post(self._managers[0], f"/api/v1/agent/{path}", wire.encode(message), timeout_s)
@@ -328,6 +336,7 @@ class Daemon:
         code = f"{error.code}: " if isinstance(error, Rejected) else ""
         self._say(f"{self._managers[0]} did not take this node's word, and is asked again: {code}{error}")
         self._managers.append(self._managers.pop(0))
+        self._unanswered_since = None
         share = zlib.crc32(self._ids.nonce().encode()) / 2**32
         await self._clock.sleep(self._pause_s * (0.5 + share))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)

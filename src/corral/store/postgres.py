@@ -22,7 +22,7 @@ from corral.ports import Clock, CrashPoint, Ids, Reads, Tx, no_crash
 from corral.store import sql
 from corral.store.connection import PostgresConnection
 from corral.store.faults import Conflict, unstorable
-from corral.store.postgres_link import KEEPALIVES, LOST, Link
+from corral.store.postgres_link import CUT_FROZEN, LOST, OF_CORRAL, Link
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
 from corral.store.wakeups import Hints
@@ -33,6 +33,7 @@ RESOLVE_S = 30.0  # how long the outcome of a commit whose answer was lost is as
 SILENCE_S = 45.0  # above the server's own statement time-out
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 0.5
 LISTEN_RETRY_S = 1.0
+CUT_EVERY_S = 2.0
 PAYLOAD_BYTES = 7_900  # a notification carries less than 8,000
 RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 
@@ -80,13 +81,25 @@ class PostgresStore:
         """Pass other managers' hints on, for ever; after a lost connection wake everyone, since hints were missed."""
         while True:
             with contextlib.suppress(psycopg.Error, OSError):
-                connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **KEEPALIVES)
+                connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **OF_CORRAL)
                 async with await connecting as connection:
                     await connection.execute("LISTEN corral")
                     self.wakeups.publish_all()
                     async for note in connection.notifies():
                         if all(note.pid != link.backend for link in self._links):
                             self.wakeups.publish(note.payload.split())
+            await self._clock.sleep(LISTEN_RETRY_S)
+
+    async def cut_frozen(self) -> None:
+        """End, for ever, what managers that are frozen began and left open: nobody waits for their locks. The server's
+        own time-outs do not see a client that falls silent within a pipeline or a message."""
+        while True:
+            with contextlib.suppress(psycopg.Error, OSError):
+                connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **OF_CORRAL)
+                async with await connecting as connection:
+                    while True:
+                        await connection.execute(CUT_FROZEN)
+                        await self._clock.sleep(CUT_EVERY_S)
             await self._clock.sleep(LISTEN_RETRY_S)
 
     def close(self) -> None:

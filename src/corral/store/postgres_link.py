@@ -23,7 +23,14 @@ CONNECT_TIMEOUT_S = 5
 SETTINGS = """
 SET statement_timeout = '30s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '8s';
 SET timezone = 'UTC'"""
-KEEPALIVES: dict[str, Any] = {
+# Nothing that works is silent for so long within a transaction; who is cut off by mistake does the work again.
+CUT_FROZEN = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user AND application_name = 'corral'
+  AND pid <> pg_backend_pid() AND wait_event_type = 'Client' AND state <> 'idle'
+  AND greatest(xact_start, state_change) < clock_timestamp() - interval '5 s'"""
+OF_CORRAL: dict[str, Any] = {
+    "application_name": "corral",
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -68,7 +75,7 @@ class Link:
         """The connection, for one unit of work. It is dropped when the work leaves it in an unknown state."""
         raw = self._raw
         if raw is None or raw.closed:
-            raw = psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **KEEPALIVES)
+            raw = psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **OF_CORRAL)
             raw.adapters.register_dumper(str, TextDumper)
             raw.adapters.register_dumper(int, Int8Dumper)  # one type for every int: one prepared statement
             raw.prepared_max = 300
