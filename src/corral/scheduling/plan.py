@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from corral.scheduling.room import RankPlace
+from corral.scheduling.room import MESSAGES, RankPlace
 from corral.scheduling.snapshot import Snapshot, Waiting
 
 
@@ -18,6 +18,12 @@ class Refusal:
     code: str
     message: str
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def refusal(code: str, counts: Mapping[str, int]) -> Refusal:
+    message = MESSAGES[code]
+    nodes = counts.get("nodes")
+    return Refusal(code, f"{nodes} {'node' if nodes == 1 else 'nodes'}: {message}" if nodes else message, counts)
 
 
 @dataclass(frozen=True, slots=True)
