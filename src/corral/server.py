@@ -33,6 +33,7 @@ from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
 from corral.settings import Listen, ManagerSettings, UpSettings
 from corral.store import PostgresStore, SqliteStore, open_store, upgrade
+from corral.tasks import end_all
 
 STOP_WAIT_S = 10.0
 AGENT_RESTART_S = 1.0
@@ -151,9 +152,7 @@ async def _serving(
         stopped.set()
         server.should_exit = True
         await asyncio.wait([tasks[1]], timeout=STOP_WAIT_S)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks)
 
 
 class _Server(uvicorn.Server):

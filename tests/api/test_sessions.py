@@ -9,7 +9,7 @@ import pytest
 from corral.api.render import slurm_state
 from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import NodeState
-from corral.model.session import FactKind, Session
+from corral.model.session import FactKind, Session, Why
 from corral.model.spec import SessionSpec
 from tests.api.face import Face, Served, fact, good, problem
 
@@ -134,6 +134,26 @@ def test_explain_names_what_keeps_it_or_what_is_missing(served: Served) -> None:
     assert served.get(path)["missing"] == ["rank 0 on n1: workspace and command being prepared"]
     node.exchange(fact(order.token, FactKind.READY))
     assert served.get(path)["summary"] == "it is running"
+
+
+def test_explain_says_why_a_session_failed_and_how_the_attempt_before_ended(served: Served) -> None:
+    node = served.node().register()
+    failed = served.submit()["id"]
+    (order,) = node.orders()
+    for kind, code in (
+        (FactKind.ACCEPTED, None),
+        (FactKind.READY, None),
+        (FactKind.RESULT, 7),
+        (FactKind.EXITED, None),
+    ):
+        node.exchange(fact(order.token, kind, code))
+    assert served.get(f"/api/v1/sessions/{failed}/explain")["summary"] == "it has ended, failed: exit code 7 (user)"
+    refused = served.submit()["id"]
+    (order,) = node.orders()
+    node.exchange(fact(order.token, FactKind.REFUSED, why=Why("node_disk", "no room under /var/lib")))
+    told = served.get(f"/api/v1/sessions/{refused}/explain")
+    assert (told["phase"], told["blockers"][0]["code"]) == ("pending", "backing_off")
+    assert told["summary"].endswith("(attempt 1: rank 0 on n1 was refused by the node: node_disk)")
 
 
 def test_hold_release_and_cancel(face: Face) -> None:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import structlog
 
 from corral import __version__
-from corral.agent.background import end_all
 from corral.agent.daemon import Daemon, Me
 from corral.agent.devices.simulated import SimulatedDevices
 from corral.agent.environment import Layout
@@ -40,6 +39,7 @@ from corral.model.resources import parse_cpu_milli, parse_fleet, parse_memory_mi
 from corral.model.session import parse_token
 from corral.model.spec import LABEL_KEY, NAME
 from corral.observe import configure_logging
+from corral.tasks import end_all
 
 BLOB_TIMEOUT_S = 120.0
 FORGET_AFTER_S = 86400.0

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any
 
 from corral.agent.ports import NoRoom
-
-_CANCEL_AGAIN_S = 0.5
 
 
 class Background:
@@ -37,16 +35,3 @@ class Background:
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure
-
-
-async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel until each has ended: one cancellation may be lost in what a task or a library makes of it, and an agent
-    that is half over would keep its node's place and report nothing."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        ended, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_S)
-        for task in ended:
-            if not task.cancelled():
-                task.exception()  # looked at, or asyncio complains that nobody did

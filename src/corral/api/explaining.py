@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from corral.api.render import RefusalView
-from corral.model.lifecycle import Phase, Wanted
+from corral.model.lifecycle import Fact, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
 from corral.ports import Reads
@@ -41,6 +41,8 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     if not blockers and position:
         blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
+    if (last := _last_end(reads, session)) is not None:
+        summary += f" (attempt {session.attempt - 1}: {last})"
     return ExplainView(session.id, session.phase, summary, found.fits_now, found.infeasible, position, blockers,
                        ["granted"])  # fmt: skip
 
@@ -52,6 +54,28 @@ def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
         yield RefusalView("backing_off", f"it is tried again in {session.not_before - now:.0f} s", {})
     if session.error is not None:
         yield RefusalView("broken", f"its record is broken: {session.error}", {})
+
+
+def _last_end(reads: Reads, session: Session) -> str | None:
+    """How the attempt before this one ended, of a session that waits for another."""
+    rows = reads.history(session.id, max(0, session.seq - LINES_OF_AN_ATTEMPT)) if session.attempt > 1 else []
+    for entry in (row.entry for row in reversed(rows)):
+        if entry.attempt == session.attempt - 1 and entry.fact in _ENDS:
+            where = f"rank {entry.detail['rank']} " if "rank" in entry.detail else ""
+            where += f"on {entry.detail['node']} " if "node" in entry.detail else ""
+            told = [str(entry.detail[name]) for name in ("code", "exit_code", "reason") if entry.detail.get(name)]
+            return where + _ENDS[Fact(entry.fact)] + (f": {', '.join(told)}" if told else "")
+    return None
+
+
+_ENDS = {
+    Fact.REFUSED: "was refused by the node",
+    Fact.FAILED: "could not be started",
+    Fact.LOST: "was lost",
+    Fact.DECIDED: "ended",
+    Fact.UNWANTED: "was stopped",
+}
+LINES_OF_AN_ATTEMPT = 12
 
 
 def _away(reads: Reads, kernels: Sequence[Kernel]) -> list[RefusalView]:
@@ -91,6 +115,8 @@ def _summary(session: Session, missing: Sequence[str]) -> str:
     if missing:
         return f"{session.phase}; still missing: " + "; ".join(missing)
     if session.phase is Phase.ENDED:
-        why = f": {session.reason.message or session.reason.code}" if session.reason else ""
-        return f"it has ended, {session.outcome}{why}"
+        whys = [why.message or why.code for why in (session.reason, session.cause) if why is not None]
+        if not whys and session.exit_code:
+            whys = [f"exit code {session.exit_code} ({session.exit_class})"]
+        return f"it has ended, {session.outcome}" + (f": {'; '.join(whys)}" if whys else "")
     return {Phase.RUNNING: "it is running", Phase.STOPPING: "it is stopping"}.get(session.phase, str(session.phase))

@@ -100,7 +100,14 @@ def wait(terminal: Terminal, ids: tuple[str, ...], timeout: float | None) -> int
 @verb("cancel", IDS, formats=SHOWN)
 def cancel(terminal: Terminal, ids: tuple[str, ...]) -> int:
     """Ask sessions to stop."""
-    return _act(terminal, ids, terminal.client.cancel)
+
+    def ask(id_: str) -> Mapping[str, Any]:
+        session = terminal.client.cancel(id_)
+        if session["phase"] == "ended" and session["outcome"] != "cancelled":
+            terminal.note(f"session {session['id']} had ended before: {session['outcome']}")
+        return session
+
+    return _act(terminal, ids, ask)
 
 
 @verb("hold", IDS, formats=SHOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.agent.background import end_all
+from corral.tasks import end_all
 
 
 async def deaf(times: int, begun: asyncio.Event) -> None:
