@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -40,6 +41,7 @@ AGENT_RESTART_S = 1.0
 AGENT_MISSET = 2  # what an agent exits with when another try cannot help
 ALL_ENDED_WAIT_S = 120.0
 POLL_S = 0.1
+MOST_FILES = 1 << 16
 CRASH_POINTS = ("manager.before_commit", "manager.after_commit")
 
 log = structlog.get_logger("corral.server")
@@ -60,12 +62,21 @@ def up(settings: UpSettings) -> None:
 def _run(main: Coroutine[Any, Any, None]) -> None:
     # Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
     gc.set_threshold(50_000, 20, 100)
+    _allow_many_connections()
     try:
         import uvloop
     except ImportError:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def _allow_many_connections() -> None:
+    """Every node that waits and every follower of a log is an open file; what is allowed by default is for one user."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _manager(settings: ManagerSettings) -> None:

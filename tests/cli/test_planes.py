@@ -1,6 +1,7 @@
 """Starting a process of Corral with what it cannot use: one line that names the thing and what to do."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,17 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 # --- a copy
+
+
+def test_a_manager_takes_as_many_connections_as_the_hard_limit_allows(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with plane(tmp_path) as running:
+            assert running.process is not None
+            assert resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE) == (min(hard, 65536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture
