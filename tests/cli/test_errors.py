@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.client.config import DEFAULT_URL
+from corral.client.errors import unreachable
 from tests.cli.conftest import Corral
 
 BAD = [
@@ -228,6 +230,9 @@ def test_a_binary_is_no_script(corral: Corral) -> None:
 def test_nobody_there_is_said_in_plain_words(corral: Corral) -> None:
     assert corral("ps", "--url", "http://127.0.0.1:1").error == (
         "corral: cannot reach the control plane at http://127.0.0.1:1: Connection refused; is it running?"
+    )
+    assert "; is it running?; `corral up` starts one, CORRAL_URL, --url or --config names another" in str(
+        unreachable(DEFAULT_URL, OSError("refused"))
     )
     with socket.create_server(("127.0.0.1", 0)) as other:
 

@@ -80,7 +80,10 @@ async def admit(connection: HTTPConnection, policy: Policy) -> Caller | None:
         return None
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Denied("no_credential", "this needs a token; send it as 'Authorization: Bearer …'")
+        raise Denied(
+            "no_credential",
+            "this needs a token (CORRAL_TOKEN, --token or --config); in HTTP: 'Authorization: Bearer …'",
+        )
     found = await context_of(connection).credentials.of(token.strip())
     if found is None:
         raise Denied("bad_credential", "this token is not known here")

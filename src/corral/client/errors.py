@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from corral.client.config import DEFAULT_URL
 from corral.model.faults import Denied, Fault, Invalid, NotFound, Refused, Unavailable
 
 
@@ -76,7 +77,9 @@ def answered(status: int, body: bytes) -> Answered:
 def unreachable(url: str, error: Exception, why: str = "") -> Unreachable:
     """No answer from `url`."""
     why = why or str(error) or "the connection broke"
-    return Unreachable("unreachable", f"cannot reach the control plane at {url}: {why}; is it running?", subject=url)
+    other = "; `corral up` starts one, CORRAL_URL, --url or --config names another" if url == DEFAULT_URL else ""
+    text = f"cannot reach the control plane at {url}: {why}; is it running?{other}"
+    return Unreachable("unreachable", text, subject=url)
 
 
 def document_of(fault: Fault) -> dict[str, Any]:
