@@ -22,7 +22,7 @@ from corral.wire import Registration, StreamOrder
 T = TypeVar("T")
 
 # Hint channels. A hint carries no state: whoever is woken reads the database.
-PLACE, CLAIM, SETTLE, EVENTS = "place", "claim", "settle", "events"
+PLACE, CLAIM, SETTLE, MEMBERS, EVENTS = "place", "claim", "settle", "members", "events"
 
 
 def node_channel(name: str) -> str:

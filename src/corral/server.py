@@ -143,7 +143,7 @@ async def _serving(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     member = ids.nonce()[:12]
-    loops = Loops(manager_loops(store, member, url), store.wakeups, clock, _report)
+    loops = Loops(manager_loops(store, member, url, clock), store.wakeups, clock, _report)
     app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped,
                      refused=refused)  # fmt: skip
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)

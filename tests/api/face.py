@@ -210,7 +210,7 @@ class Served:
         assert isinstance(store, SqliteStore)
         self.store = store
         await store.tx("credentials", add_credentials)
-        loops = Loops(manager_loops(store, "m1", self.url), store.wakeups, clock, lambda name, error: None)
+        loops = Loops(manager_loops(store, "m1", self.url, clock), store.wakeups, clock, lambda name, error: None)
         app = create_app(store, clock, ids, url=self.url, loops=loops, stopping=self.stopping, **self._options)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2))
         server.capture_signals = contextlib.nullcontext  # pyright: ignore[reportAttributeAccessIssue]

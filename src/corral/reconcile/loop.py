@@ -38,12 +38,13 @@ class LoopHealth:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`run` is one pass; `channels` wake it; it also runs every `sweep_s` seconds."""
+    """`run` is one pass; `channels` wake it; it also runs every `sweep_s` seconds, or sooner where `wait_s` says when."""
 
     name: str
     channels: tuple[str, ...]
     sweep_s: float
     run: Pass
+    wait_s: Callable[[], float] | None = None
 
 
 class Loops:
@@ -92,7 +93,7 @@ class Loops:
                     continue
                 health.last_success_at = self._clock.mono()
                 pause_s = FIRST_PAUSE_S
-                await watch.wait(loop.sweep_s)
+                await watch.wait(loop.sweep_s if loop.wait_s is None else loop.wait_s())
         finally:
             watch.close()
 

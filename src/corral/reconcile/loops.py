@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.ports import CLAIM, PLACE, SETTLE, Store
+from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Store, Tx
 from corral.reconcile.loop import Loop
 from corral.reconcile.nodes import nodes_pass
 from corral.reconcile.placement import claim_pass, place_pass
 from corral.reconcile.sessions import sweep_due
+from corral.reconcile.spread import BEAT_ALONE_S, INTERVAL_S, Spread
 
 KEEP_OPERATIONS_S = 3600.0
 
 
-def manager_loops(store: Store, member: str, url: str, *, claiming: bool = True) -> Sequence[Loop]:
-    """placement, claims, sessions, nodes, members: each wakes by hint and by sweep. `claiming`: placing claims at once,
-    and the claims loop is left with what another manager only placed."""
+def manager_loops(
+    store: Store, member: str, url: str, clock: Clock, *, claiming: bool = True, interval_s: float = INTERVAL_S
+) -> Sequence[Loop]:
+    """placement, claims, sessions, nodes, members: each wakes by hint and by sweep, and placement takes turns with
+    other managers. `claiming`: placing claims at once, and the claims loop is left with what another manager only
+    placed."""
     by = f"manager:{member}"
+    spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
         await place_pass(store, by, claiming=claiming)
@@ -31,16 +36,25 @@ def manager_loops(store: Store, member: str, url: str, *, claiming: bool = True)
         await nodes_pass(store, by)
 
     async def members() -> None:
-        await store.tx("seen member", lambda tx: tx.seen_member(member, url))
+        await store.tx("seen member", lambda tx: _beat(tx, member, url, spread))
 
     async def prune() -> None:
         await store.tx("prune", lambda tx: tx.prune(tx.now - KEEP_OPERATIONS_S))
 
     return (
-        Loop("placement", (PLACE,), 2.0, place),
+        Loop("placement", (PLACE,), interval_s, place, spread.until_tick),
         Loop("claims", (CLAIM,), 2.0, claim),
         Loop("sessions", (SETTLE,), 1.0, sessions),
         Loop("nodes", (), 3.0, nodes),
-        Loop("members", (), 5.0, members),
+        Loop("members", (MEMBERS,), BEAT_ALONE_S, members, spread.until_beat),
         Loop("pruning", (), 60.0, prune),
     )
+
+
+def _beat(tx: Tx, member: str, url: str, spread: Spread) -> None:
+    """Be seen, and see the others; who is new wakes them, so that they make room between their turns."""
+    before = tx.members()
+    tx.seen_member(member, url)
+    if all(one.id != member for one in before):
+        tx.hint(MEMBERS, PLACE)
+    spread.learn(tx.now, before)

@@ -83,7 +83,7 @@ class SimManager:
         self.by = f"manager:{process.title}"
         self.store = SimStore(database, process)
         claiming = process.incarnation % 2 == 1  # half of the managers claim in a second transaction: both are right
-        loops = manager_loops(self.store, process.title, self.url, claiming=claiming)
+        loops = manager_loops(self.store, process.title, self.url, process, claiming=claiming)
         process.spawn(Loops(loops, self.store.wakeups, process, self._report).run(), name="loops")
         network.listen(process, process.name, self.serve)
 
