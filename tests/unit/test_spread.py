@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def test_many_managers_leave_shorter_gaps(live: int) -> None:
     now = 1_000_003.7
     ticks = sorted(now + until_tick(now, INTERVAL_S, place, live) for place in range(live))
     ticks.append(ticks[0] + INTERVAL_S)
-    gaps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(ticks)]
     assert gaps == pytest.approx([INTERVAL_S / live] * live)
 
 

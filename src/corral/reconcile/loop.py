@@ -38,7 +38,7 @@ class LoopHealth:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`run` is one pass; `channels` wake it; it also runs every `sweep_s` seconds, or sooner where `wait_s` says when."""
+    """`run` is one pass; `channels` wake it; it also runs every `sweep_s` seconds, or when `wait_s` says."""
 
     name: str
     channels: tuple[str, ...]
