@@ -129,11 +129,20 @@ def test_explain_names_what_keeps_it_or_what_is_missing(served: Served) -> None:
         lambda: served.get(f"/api/v1/sessions/{other}")["refusals"], "the pass notes why it does not start"
     )
     assert blockers[0]["counts"] == {"nodes": 1}
-    assert served.get(f"/api/v1/sessions/{other}/explain")["blockers"]
+    explained = served.get(f"/api/v1/sessions/{other}/explain")
+    assert explained["blockers"]
+    assert explained["changes"] == []
     node.exchange(fact(order.token, FactKind.ACCEPTED))
     assert served.get(path)["missing"] == ["rank 0 on n1: workspace and command being prepared"]
     node.exchange(fact(order.token, FactKind.READY))
     assert served.get(path)["summary"] == "it is running"
+
+
+def test_the_smallest_change_with_which_it_would_start_is_named(face: Face) -> None:
+    face.node().register()
+    plan = face.post("/api/v1/sessions:plan", {"command": ["x"], "nodes": 3})
+    assert [(one["option"], one["value"]) for one in plan["changes"]] == [("nodes", "1")]
+    assert plan["changes"][0]["message"] == "with --nodes 1 there would be room for it now"
 
 
 def test_explain_says_why_a_session_failed_and_how_the_attempt_before_ended(served: Served) -> None:

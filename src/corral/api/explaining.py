@@ -12,11 +12,21 @@ from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
 from corral.ports import Reads
 from corral.scheduling.explain import explain
-from corral.scheduling.snapshot import shape_of
+from corral.scheduling.snapshot import Shape, Snapshot, shape_of
+from corral.scheduling.suggest import Suggestion, suggest
+
+
+class ChangeView(msgspec.Struct):
+    """One option of `submit` with which it would start now; a null value: without that option."""
+
+    option: str
+    value: str | None
+    message: str
 
 
 class ExplainView(msgspec.Struct):
-    """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over."""
+    """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over;
+    `changes` are single changes with which there would be room for it now."""
 
     id: str
     phase: str
@@ -26,6 +36,18 @@ class ExplainView(msgspec.Struct):
     position: int | None
     blockers: list[RefusalView]
     missing: list[str]
+    changes: list[ChangeView] = []
+
+
+def changes_of(snapshot: Snapshot, shape: Shape) -> list[ChangeView]:
+    return [
+        ChangeView(one.option, one.value, f"{_with_or_without(one)} there would be room for it now")
+        for one in suggest(snapshot, shape)
+    ]
+
+
+def _with_or_without(change: Suggestion) -> str:
+    return f"without --{change.option}" if change.value is None else f"with --{change.option} {change.value}"
 
 
 def explain_view(reads: Reads, session: Session) -> ExplainView:
@@ -34,7 +56,8 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
         away, missing = _away(reads, kernels), list(_missing(session, kernels))
         summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away)
         return ExplainView(session.id, session.phase, summary, False, False, None, away, missing)
-    found = explain(reads.snapshot(1), shape_of(session.spec))
+    snapshot, shape = reads.snapshot(1), shape_of(session.spec)
+    found = explain(snapshot, shape)
     blockers = [*_own_blockers(session, reads.now)]
     blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
     position = reads.position(session)
@@ -44,7 +67,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     if (last := _last_end(reads, session)) is not None:
         summary += f" (attempt {session.attempt - 1}: {last})"
     return ExplainView(session.id, session.phase, summary, found.fits_now, found.infeasible, position, blockers,
-                       ["granted"])  # fmt: skip
+                       ["granted"], [] if found.fits_now else changes_of(snapshot, shape))  # fmt: skip
 
 
 def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:

@@ -128,7 +128,7 @@ def show_session(one: Record) -> str:
 def show_plan(plan: Record) -> str:
     now = "never here" if plan["infeasible"] else "now" if plan["fits_now"] else "when there is room"
     blockers = [("blocker", _why(one)) for one in plan["blockers"]]
-    return listing([("starts", now), ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers])
+    return listing([("starts", now), ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers, *_changes(plan)])
 
 
 def show_explanation(one: Record) -> str:
@@ -139,7 +139,11 @@ def show_explanation(one: Record) -> str:
         ("position", one["position"]),
     ]
     lines += [("blocker", f"{blocker['code']}: {blocker['message']}") for blocker in one["blockers"]]
-    return listing([*lines, *[("missing", missing) for missing in one["missing"]]])
+    return listing([*lines, *_changes(one), *[("missing", missing) for missing in one["missing"]]])
+
+
+def _changes(one: Record) -> list[tuple[str, str]]:
+    return [("instead", change["message"]) for change in one.get("changes", [])]
 
 
 def show_history(events: Iterable[Record]) -> str:

@@ -75,8 +75,6 @@ def parse_memory_mib(text: str) -> int:
     number, unit, binary, byte = match.groups()
     if not unit and not byte and 0 < Fraction(number) < 2**20:
         raise Invalid("bad_memory", f"{text!r} would be bytes, less than one MiB; write a unit, for example 4GiB")
-    if not unit and not byte and 0 < Fraction(number) < 2**20:
-        raise Invalid("bad_memory", f"{text!r} would be bytes, less than one MiB; write a unit, for example 4GiB")
     power = " KMGTP".index(unit.upper()) if unit else 0
     base = 1000 if byte and not binary and unit else 1024
     amount = math.ceil(Fraction(number) * base**power / 2**20)

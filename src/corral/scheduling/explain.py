@@ -22,7 +22,7 @@ class Explanation:
 
 def explain(snapshot: Snapshot, shape: Shape) -> Explanation:
     """Every node's own reason, counted; first against the room that is free now, then against all there is."""
-    fits_now, reasons = _judge(snapshot, shape, full=False)
+    fits, reasons = _judge(snapshot, shape, full=False)
     fits_ever, hard = _judge(snapshot, shape, full=True)
     infeasible = bool(snapshot.nodes) and not fits_ever
     counted = hard if infeasible else reasons
@@ -34,7 +34,11 @@ def explain(snapshot: Snapshot, shape: Shape) -> Explanation:
                 {"nodes": count} if count else {})
         for code, count in sorted(counted.items())
     )  # fmt: skip
-    return Explanation(fits_now, infeasible, () if fits_now else refusals)
+    return Explanation(fits, infeasible, () if fits else refusals)
+
+
+def fits_now(snapshot: Snapshot, shape: Shape) -> bool:
+    return _judge(snapshot, shape, full=False)[0]
 
 
 def _judge(snapshot: Snapshot, shape: Shape, *, full: bool) -> tuple[bool, Counter[str]]:

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Body, Header, Response
 
 from corral.api.context import Context, Here
+from corral.api.explaining import ChangeView, changes_of
 from corral.api.inputs import BatchIn, SessionIn
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
@@ -43,7 +44,8 @@ class SessionsView(msgspec.Struct):
 
 
 class PlanView(msgspec.Struct):
-    """What would happen now: `fits_now` says that room is free, `infeasible` that no node could ever do it."""
+    """What would happen now: `fits_now` says that room is free, `infeasible` that no node could ever do it, `changes`
+    with which single change there would be room."""
 
     fits_now: bool
     infeasible: bool
@@ -51,6 +53,7 @@ class PlanView(msgspec.Struct):
     resources: ResourcesView
     nodes: int
     ranks: int
+    changes: list[ChangeView] = []
 
 
 @router.post("/api/v1/sessions", status_code=201, responses=json_of(SessionView, 201, 200))
@@ -89,10 +92,11 @@ async def plan(here: Here, asked: Annotated[SessionIn, Body()]) -> Response:
 
     def look(reads: Reads) -> PlanView:
         _known_group(reads, spec)
-        found = explain(reads.snapshot(1), shape_of(spec))
+        snapshot, shape = reads.snapshot(1), shape_of(spec)
+        found = explain(snapshot, shape)
         blockers = [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
         return PlanView(found.fits_now, found.infeasible, blockers, resources_view(spec.resources), spec.nodes,
-                        spec.ranks)  # fmt: skip
+                        spec.ranks, [] if found.fits_now else changes_of(snapshot, shape))  # fmt: skip
 
     return respond(await here.store.read("plan", look))
 
