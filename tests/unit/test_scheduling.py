@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
-from corral.scheduling import cycle as cycle_module
+from corral.scheduling import fleet as fleet_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explain import explain
 from corral.scheduling.plan import Plan, check
@@ -149,8 +149,8 @@ def test_a_session_without_a_group_goes_to_any() -> None:
 
 def test_equal_requests_that_cannot_fit_are_tried_once(monkeypatch) -> None:
     tried: list[object] = []
-    real = cycle_module._place
-    monkeypatch.setattr(cycle_module, "_place", lambda shape, *rest: tried.append(shape) or real(shape, *rest))
+    real = fleet_module.Fleet.place
+    monkeypatch.setattr(fleet_module.Fleet, "place", lambda fleet, shape: tried.append(shape) or real(fleet, shape))
     plan = cycle(a_snapshot([a_spec(9)] * 500))
     assert len(plan.refusals) == 500 and len(tried) == 1
 

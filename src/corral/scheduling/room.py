@@ -153,8 +153,8 @@ class NodeRoom:
 
 
 def suits(device: Device, request: GpuRequest) -> bool:
-    """Whether a device is of the kind asked for, whatever is free on it."""
-    if request.model is not None and request.model.lower() != device.model.lower():
+    """Whether a device is of the kind asked for, whatever is free on it. A model may be several, `A100|H100`."""
+    if request.model is not None and device.model.lower() not in request.model.lower().split("|"):
         return False
     if request.arch is not None and request.arch != device.arch:
         return False

@@ -1,0 +1,134 @@
+"""The free room of one resource group's nodes as arrays: row = node in name order, column = CPU, memory, each device.
+
+It knows amounts and what changed, never what is best: `standing` judges a shape against it, policies rank its rows.
+`room.NodeRoom` says the same of one node in plain Python, and is what these arrays are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corral.model.node import Device, Node, NodeState
+from corral.scheduling.room import RankPlace
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+NO_DEVICE = 0  # the kind of a column that a node has no device for
+CPU, MEMORY, DEVICES = 0, 1, 2  # columns of `Pool.room`: then every device's share, then every device's memory
+
+
+class Kind(NamedTuple):
+    """What makes two devices interchangeable to a request."""
+
+    model: str
+    arch: str | None
+    capacity_mib: int
+
+
+class Pool:
+    """Nodes of one group. `room[row]` is what is free: cpu_milli, memory_mib, `width` shares, `width` device memories.
+
+    Whoever keeps something per row asks `changed_since(stamp)` for the rows that moved since `stamp` was `self.stamp`.
+    """
+
+    def __init__(self, nodes: Sequence[Node], devices: Mapping[str, Sequence[Device]]) -> None:
+        self.nodes = sorted(nodes, key=lambda node: node.name)
+        self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
+        self.devices = [[one for one in devices.get(node.name, ()) if one.present] for node in self.nodes]
+        self.kinds: list[Kind] = [Kind("", None, 0)]
+        self.width = max((len(ones) for ones in self.devices), default=0)
+        shape = (len(self.nodes), self.width)
+        self.room: Ints = np.zeros((len(self.nodes), DEVICES + 2 * self.width), np.int64)
+        self.size: Ints = np.zeros((len(self.nodes), 2), np.int64)
+        self.kind: NDArray[np.intp] = np.zeros(shape, np.intp)
+        self.count: Ints = np.array([len(ones) for ones in self.devices], np.int64)
+        self.unreachable: Flags = np.array([node.state is NodeState.UNREACHABLE for node in self.nodes], bool)
+        self.closed: Flags = np.array([not node.schedulable for node in self.nodes], bool)
+        self.backoff_until: Floats = np.array([node.backoff_until for node in self.nodes], np.float64)
+        self._runtimes: dict[str, Flags] = {}
+        self._labels: dict[tuple[str, str], Flags] = {}
+        self._columns: list[dict[str, int]] = [{} for _ in self.nodes]
+        self._changes: list[int] = []
+        self._forgotten = 0
+        self._fill()
+
+    def _fill(self) -> None:
+        numbers: dict[Kind, int] = {self.kinds[NO_DEVICE]: NO_DEVICE}
+        for row, (node, ones) in enumerate(zip(self.nodes, self.devices, strict=True)):
+            self.size[row] = node.cpu_milli, node.memory_mib
+            self.room[row, :DEVICES] = node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib
+            if not ones:
+                continue
+            kinds = [Kind(one.model.lower(), one.arch, one.capacity_mib) for one in ones]
+            self.kind[row, : len(ones)] = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+            self.room[row, DEVICES : DEVICES + len(ones)] = [one.free_milli for one in ones]
+            memory = DEVICES + self.width
+            self.room[row, memory : memory + len(ones)] = [one.free_mib for one in ones]
+            self._columns[row] = {one.uuid: column for column, one in enumerate(ones)}
+        self.kinds = list(numbers)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def set_node(self, node: Node) -> None:
+        """What is not room: state, labels, runtimes, epoch."""
+        row = self.row_of[node.name]
+        self.nodes[row] = node
+        self.unreachable[row] = node.state is NodeState.UNREACHABLE
+        self.closed[row] = not node.schedulable
+        self.backoff_until[row] = node.backoff_until
+        self._runtimes.clear()
+        self._labels.clear()
+
+    def offers(self, runtime: str) -> Flags:
+        if runtime not in self._runtimes:
+            self._runtimes[runtime] = np.array([runtime in node.runtimes for node in self.nodes], bool)
+        return self._runtimes[runtime]
+
+    def labelled(self, key: str, value: str) -> Flags:
+        if (key, value) not in self._labels:
+            self._labels[key, value] = np.array([node.labels.get(key) == value for node in self.nodes], bool)
+        return self._labels[key, value]
+
+    def share(self, rows: Rows | slice) -> Ints:
+        """Free thousandths of each device; 0 where there is none."""
+        return self.room[rows, DEVICES : DEVICES + self.width]
+
+    def vram(self, rows: Rows | slice) -> Ints:
+        """Free MiB of each device; 0 where there is none."""
+        return self.room[rows, DEVICES + self.width :]
+
+    def move(self, places: Iterable[RankPlace], sign: int) -> None:
+        """Take (1) or give back (-1) what each place holds."""
+        room, memory = self.room, DEVICES + self.width
+        for place in places:
+            row = self.row_of[place.node]
+            room[row, CPU] -= sign * place.cpu_milli
+            room[row, MEMORY] -= sign * place.memory_mib
+            for grant in place.grants:
+                column = self._columns[row][grant.uuid]
+                room[row, DEVICES + column] -= sign * grant.share_milli
+                room[row, memory + column] -= sign * grant.vram_mib
+            self._changes.append(row)
+        if len(self._changes) > 4 * len(self.nodes) + 1024:
+            self._forgotten += len(self._changes)
+            self._changes.clear()
+
+    @property
+    def stamp(self) -> int:
+        """Raised by every change."""
+        return self._forgotten + len(self._changes)
+
+    def changed_since(self, stamp: int) -> Rows | slice:
+        """The rows that changed since then, or all of them where that is no more work."""
+        if stamp < self._forgotten:
+            return slice(None)
+        rows = set(self._changes[stamp - self._forgotten :])
+        return slice(None) if 2 * len(rows) > len(self.nodes) else np.array(sorted(rows), np.intp)

@@ -1,0 +1,182 @@
+"""How one shape stands with every node of a pool: does it fit, and if not why, kept up to date row by row.
+
+`Standing.codes` are positions in `CODES`; position 0 means that it fits. The rules and their order are those of
+`room.excluded` and `room.NodeRoom.place`, and a property test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
+from corral.scheduling.pool import CPU, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.room import MESSAGES
+from corral.scheduling.snapshot import Shape
+
+FITS = ""
+CODES = (FITS, *MESSAGES)
+CODE_OF = {code: number for number, code in enumerate(CODES)}
+UNBOUNDED = 2**62  # more than any amount or number of ranks
+Codes = NDArray[np.int8]
+
+
+class Need(NamedTuple):
+    """One rank's demand in a pool. `vram_mib` is what a device of each kind must have free; UNBOUNDED if unsuitable."""
+
+    cpu_milli: int
+    memory_mib: int
+    share_milli: int
+    vram_mib: Ints
+    gpus: int  # whole ones; 0 for a share; -1 for none
+
+    @property
+    def whole(self) -> bool:
+        return self.gpus > 0
+
+
+def need_of(shape: Shape, pool: Pool) -> Need:
+    asked = shape.resources
+    gpu = asked.gpu
+    if gpu is None:
+        return Need(asked.cpu_milli, asked.memory_mib, 0, np.zeros(0, np.int64), -1)
+    vram = [vram_needed(gpu, model, arch, capacity) for model, arch, capacity in pool.kinds]
+    vram[NO_DEVICE] = UNBOUNDED
+    count = gpu.count if gpu.whole else 0
+    return Need(asked.cpu_milli, asked.memory_mib, gpu.share_milli, np.array(vram, np.int64), count)
+
+
+def vram_needed(gpu: GpuRequest, model: str, arch: str | None, capacity_mib: int) -> int:
+    """Free memory that a device of this kind must have; UNBOUNDED if it is not what was asked for."""
+    if gpu.model is not None and model not in gpu.model.lower().split("|"):
+        return UNBOUNDED
+    if (gpu.arch is not None and gpu.arch != arch) or gpu.vram_mib > capacity_mib:
+        return UNBOUNDED
+    if gpu.whole:
+        return capacity_mib
+    return gpu.vram_mib or capacity_mib * gpu.share_milli // WHOLE_GPU_MILLI
+
+
+class Standing:
+    """One shape in one pool. `fits` and `scores` are true after `refresh`; -inf scores what does not fit."""
+
+    def __init__(self, pool: Pool, shape: Shape, now: float) -> None:
+        self.pool = pool
+        self.shape = shape
+        self.need = need_of(shape, pool)
+        self.barred = barred(pool, shape, now)
+        self.open: Flags = self.barred == 0
+        self.scores: Floats = np.full(len(pool), -np.inf)
+        self.scored_at = -1
+        self._codes: Codes = self.barred.copy()
+        self._coded_at = -1
+        self._simple = shape.ranks_per_node == 1 and not shape.exclusive
+
+    def fits(self, rows: Rows | slice) -> Flags:
+        if not self._simple:
+            return self._judge(rows) == 0
+        need, pool = self.need, self.pool
+        room = pool.room[rows]
+        fits = self.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
+        if need.gpus < 0:
+            return fits
+        usable = self.usable(rows)
+        return fits & (usable.sum(axis=1) >= need.gpus if need.whole else usable.any(axis=1))
+
+    def usable(self, rows: Rows | slice) -> Flags:
+        """Which devices have room enough for one rank's grant, or one of its whole GPUs."""
+        need, pool = self.need, self.pool
+        return (pool.share(rows) >= need.share_milli) & (pool.vram(rows) >= need.vram_mib[pool.kind[rows]])
+
+    def reasons(self) -> Counter[str]:
+        """How many nodes give each answer, FITS among them."""
+        rows = slice(None) if self._coded_at < 0 else self.pool.changed_since(self._coded_at)
+        self._codes[rows] = self._judge(rows)
+        self._coded_at = self.pool.stamp
+        return _counted(self._codes)
+
+    def bars(self) -> Counter[str]:
+        """The same of what holds whatever the room."""
+        return _counted(self.barred)
+
+    def _judge(self, rows: Rows | slice) -> Codes:
+        """The first thing missing for the first rank that finds no room; 0 where all ranks do."""
+        pool, shape = self.pool, self.shape
+        room, size = pool.room[rows], pool.size[rows]
+        cpu: Ints | int = self.need.cpu_milli
+        memory: Ints | int = self.need.memory_mib
+        alone = np.full(len(room), UNBOUNDED)
+        if shape.exclusive:
+            cpu, memory = np.maximum(cpu, size[:, CPU]), np.maximum(memory, size[:, MEMORY])
+            alone = self._alone(rows)
+        limits = np.stack((alone, _times(room[:, CPU], cpu), _times(room[:, MEMORY], memory), self._gpu_ranks(rows)))
+        first = limits.argmin(axis=0)  # the first of equals: the order in which NodeRoom asks
+        short = limits.min(axis=0) < shape.ranks_per_node
+        words = np.array([CODE_OF[code] for code in ("node_in_use", "not_enough_cpus", "not_enough_memory", FITS)])
+        codes = np.where(first == 3, self._gpu_codes(rows), words[first])
+        barred = self.barred[rows]
+        return np.where(barred != 0, barred, np.where(short, codes, 0)).astype(np.int8)
+
+    def _alone(self, rows: Rows | slice) -> Ints:
+        """Ranks that an exclusive session may put on each node before it is no longer idle."""
+        pool = self.pool
+        size = pool.size[rows][:, CPU]
+        share_used = (pool.share(rows) < WHOLE_GPU_MILLI) & (pool.kind[rows] != NO_DEVICE)
+        idle = (pool.room[rows][:, CPU] >= size) & ~share_used.any(axis=1)
+        uses = (size > 0) | (self.need.gpus >= 0 and self.need.share_milli > 0)
+        return np.where(idle, np.where(uses, 1, UNBOUNDED), 0)
+
+    def _gpu_ranks(self, rows: Rows | slice) -> Ints:
+        need, pool = self.need, self.pool
+        if need.gpus < 0:
+            return np.full(len(pool.room[rows]), UNBOUNDED)
+        usable = self.usable(rows)
+        if need.whole:
+            return usable.sum(axis=1) // need.gpus
+        fitting = np.minimum(
+            _times(pool.share(rows), need.share_milli), _times(pool.vram(rows), need.vram_mib[pool.kind[rows]])
+        )
+        return np.minimum(np.where(usable, np.minimum(fitting, self.shape.ranks_per_node), 0).sum(axis=1), UNBOUNDED)
+
+    def _gpu_codes(self, rows: Rows | slice) -> Codes:
+        need, pool = self.need, self.pool
+        if need.gpus < 0:
+            return np.zeros(len(pool.room[rows]), np.int8)
+        suited = (need.vram_mib[pool.kind[rows]] < UNBOUNDED).any(axis=1)
+        lacking = CODE_OF["not_enough_gpus" if need.whole else "not_enough_gpu_share"]
+        without = np.where(pool.count[rows] > 0, CODE_OF["no_such_gpu"], CODE_OF["no_gpus"])
+        return np.where(suited, lacking, without).astype(np.int8)
+
+
+def _counted(codes: Codes) -> Counter[str]:
+    return Counter({CODES[number]: count for number, count in enumerate(np.bincount(codes).tolist()) if count})
+
+
+def _times(free: Ints, each: Ints | int) -> Ints:
+    """How often `each` goes into `free`; without end where it is nothing."""
+    return np.where(np.equal(each, 0), np.where(free >= 0, UNBOUNDED, 0), np.maximum(free // np.maximum(each, 1), 0))
+
+
+def barred(pool: Pool, shape: Shape, now: float) -> Codes:
+    """Why each node is out of the question whatever its room (`room.excluded`), 0 where it is not. The group is left
+    out: one pool is one group."""
+    codes = np.zeros(len(pool), np.int8)
+
+    def bar(code: str, out: Flags) -> None:
+        codes[(codes == 0) & out] = CODE_OF[code]
+
+    names = [node.name for node in pool.nodes] if shape.on_nodes or shape.not_nodes else []
+    if shape.on_nodes:
+        bar("other_node_asked_for", ~np.isin(names, shape.on_nodes))
+    if shape.not_nodes:
+        bar("node_excluded", np.isin(names, shape.not_nodes))
+    for key, value in shape.on_labels:
+        bar("label_missing", ~pool.labelled(key, value))
+    bar("no_such_runtime", ~pool.offers(shape.runtime))
+    bar("node_unreachable", pool.unreachable)
+    bar("node_not_schedulable", pool.closed)
+    bar("node_backing_off", pool.backoff_until > now)
+    return codes
