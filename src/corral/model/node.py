@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from corral.model.resources import WHOLE_GPU_MILLI
 
@@ -114,9 +115,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A set of nodes with its own policies."""
+    """A set of nodes with its own policies, and those of their options that were set. A paused one starts nothing new.
+    `version` is raised by each change."""
 
     name: str
     order: str = "fifo"
     placement: str = "pack"
     backend: str = "nodes"
+    order_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    placement_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    paused: bool = False
+    version: int = 1

@@ -1,56 +1,154 @@
-"""Whose turn it is: the waiting sessions of all groups in one line, each group's in the order that its policy says."""
+"""Whose turn it is: the waiting sessions of all groups in one line, each group's in the order that its policy says.
+
+Groups take turns by whose head was submitted first. A session that names no group stands in the line of the home
+group (`home_of`), and goes wherever there is room. What a group's policy does wrong holds back that group alone.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
+from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
-from corral.scheduling.policies.order import ORDERS, OrderPolicy
-from corral.scheduling.policies.score import PLACEMENTS, PlacementPolicy
-from corral.scheduling.snapshot import Snapshot, Waiting
+from corral.scheduling.policies.order import FIFO, Capacity, OrderView, Turns
+from corral.scheduling.policies.registry import Policies, policies_of
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+
+__all__ = ["HELD_BACK", "Policies", "capacity_of", "home_of", "ordered", "policies_of", "standing_of", "turns_of"]
+
+HOME = "default"
+HELD_BACK: Mapping[str, str] = {
+    "group_paused": "in a group that is paused",
+    "group_broken": "in a group whose policies are broken",
+}
+NOTHING = Capacity(0, 0, 0, 0, 0.0)
+Refusals = dict[str, tuple[Refusal, ...]]
 
 
-class Policies(NamedTuple):
-    """One group's choices."""
+class Standing(NamedTuple):
+    """The groups that take sessions, and why the others do not."""
 
-    order: OrderPolicy
-    placement: PlacementPolicy
-
-
-def policies_of(group: ResourceGroup) -> Policies:
-    """The group's policies by name; `Invalid` names the one that does not exist."""
-    if group.order not in ORDERS:
-        raise Invalid("unknown_policy", f"group {group.name}: order policy {group.order!r} is not installed")
-    if group.placement not in PLACEMENTS:
-        raise Invalid("unknown_policy", f"group {group.name}: placement policy {group.placement!r} is not installed")
-    return Policies(ORDERS[group.order], PLACEMENTS[group.placement])
+    usable: Mapping[str, Policies]
+    held_back: Mapping[str, Refusal]
 
 
-def ordered(
-    snapshot: Snapshot, refusals: dict[str, tuple[Refusal, ...]]
-) -> Sequence[tuple[Waiting, Mapping[str, Policies]]]:
-    """Waiting sessions in the order to try them. A group whose policies are broken holds back its own sessions only."""
+def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
     usable: dict[str, Policies] = {}
-    broken: dict[str, str] = {}
-    for group in snapshot.groups.values():
+    held_back: dict[str, Refusal] = {}
+    for group in groups:
         try:
-            usable[group.name] = policies_of(group)
+            policies = policies_of(group)
         except Invalid as error:
-            broken[group.name] = error.message
-    by_group: dict[str | None, list[Waiting]] = {}
-    for waiting in snapshot.waiting:
-        by_group.setdefault(waiting.shape.group, []).append(waiting)
-    lines: list[Sequence[Waiting]] = []
-    for name, members in by_group.items():
-        if name in broken:
-            refusals.update({one.id: (Refusal("group_broken", broken[name]),) for one in members})
-        elif name is not None and name not in usable:
-            refusals.update({one.id: (refusal("group_unknown", {}),) for one in members})
+            held_back[group.name] = _broken(group.name, error.message)
+            continue
+        if group.paused:
+            why = f"group {group.name} is paused; `corral queue resume {group.name}` lets it start sessions again"
+            held_back[group.name] = Refusal("group_paused", why)
         else:
-            order = ORDERS["fifo"] if name is None else usable[name].order
-            lines.append(order(members, snapshot.now))
-    return [(one, usable) for one in heapq.merge(*lines, key=lambda one: one.ordinal)]
+            usable[group.name] = policies
+    return Standing(usable, held_back)
+
+
+def home_of(groups: Iterable[str]) -> str | None:
+    """The group in whose line sessions stand that name none: `default`, or the first by name."""
+    return min(groups, key=lambda name: (name != HOME, name), default=None)
+
+
+def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, Mapping[str, Policies]]]:
+    """Waiting sessions in the order to try them, each with the groups that take sessions. What was yielded last counts
+    as placed unless it stands in `refusals` when the next one is asked for."""
+    usable, held_back = standing_of(snapshot.groups.values())
+    home = home_of(usable)
+    members: dict[str | None, list[Waiting]] = {}
+    for waiting in snapshot.waiting:
+        members.setdefault(home if waiting.shape.group is None else waiting.shape.group, []).append(waiting)
+    lines: list[_Line] = []
+    for name, line in members.items():
+        if name is not None and name in held_back:
+            _refuse(line, held_back[name], refusals)
+        elif name is not None and name not in usable:
+            _refuse(line, refusal("group_unknown", {}), refusals)
+        else:
+            lines.append(_Line(name, partial(turns_of, snapshot, name, usable, line), line, refusals))
+    heap = [(head.ordinal, number, head) for number, one in enumerate(lines) if (head := one.next(None)) is not None]
+    heapq.heapify(heap)
+    while heap:
+        _, number, head = heap[0]
+        yield head, usable
+        following = lines[number].next(head.id not in refusals)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (following.ordinal, number, following))
+
+
+def turns_of(snapshot: Snapshot, name: str | None, usable: Mapping[str, Policies], waiting: Sequence[Waiting]) -> Turns:
+    """What the group's order policy makes of these sessions; of no group's, fifo."""
+    if name is None or name not in usable:
+        return FIFO.turns(OrderView(snapshot.now, waiting, {}, (), NOTHING))
+    order, options = usable[name].order, usable[name].order_options
+    usage = [one for one in snapshot.usage if one.group == name]
+    capacity = capacity_of(snapshot, name) if order.needs else NOTHING
+    return order.turns(OrderView(snapshot.now, waiting, options, usage, capacity))
+
+
+def capacity_of(snapshot: Snapshot, group: str | None) -> Capacity:
+    nodes = [node for node in snapshot.nodes if node.group == group]
+    vram = [one.capacity_mib for node in nodes for one in snapshot.devices.get(node.name, ()) if one.present]
+    return Capacity(
+        len(nodes),
+        sum(node.cpu_milli for node in nodes),
+        sum(node.memory_mib for node in nodes),
+        WHOLE_GPU_MILLI * len(vram),
+        sum(vram) / len(vram) if vram else 0.0,
+    )
+
+
+class _Line:
+    """One group's turns, with what its policy may do wrong kept within the group."""
+
+    def __init__(
+        self, group: str | None, begin: Callable[[], Turns], members: Sequence[Waiting], refusals: Refusals
+    ) -> None:
+        self._group = group
+        self._begin = begin
+        self._turns: Turns | None = None
+        self._left = {one.id: one for one in members}
+        self._refusals = refusals
+
+    def next(self, taken: bool | None) -> Waiting | None:
+        """The next one to try, told whether the last one was taken; None when all had their turn. The rest of those
+        that a broken policy did not come to are refused."""
+        try:
+            self._turns = self._turns or self._begin()
+            one = self._turns.send(taken)
+        except StopIteration:
+            return self._end("it left sessions out")
+        except Exception as error:
+            return self._end(f"{type(error).__name__}: {error}")
+        if self._left.pop(getattr(one, "id", ""), None) is None:
+            return self._end("it named a session that is not its to name, or one twice")
+        return one
+
+    def _end(self, why: str) -> None:
+        if self._left:
+            _refuse(self._left.values(), _broken(self._group or HOME, f"its order policy failed: {why}"[:500]),
+                    self._refusals)  # fmt: skip
+            self._left = {}
+
+
+def _broken(group: str, why: str) -> Refusal:
+    return Refusal("group_broken", f"group {group}: {why}")
+
+
+def _refuse(waiting: Iterable[Waiting], why: Refusal, refusals: Refusals) -> None:
+    """One answer for each shape, so that its first is told and speaks for those behind it."""
+    answers: defaultdict[Shape, tuple[Refusal, ...]] = defaultdict(lambda: (why,))
+    for one in waiting:
+        refusals[one.id] = answers[one.shape]

@@ -42,7 +42,8 @@ def shape_of(spec: SessionSpec) -> Shape:
 
 class Waiting(NamedTuple):
     """A pending session that may be placed now, in submit order by `ordinal`. `refused` is what it was last told, as
-    JSON text, so that nothing is written when the answer is the same."""
+    JSON text, so that nothing is written when the answer is the same. `cpu_s` and `gpu_s` are what its earlier attempts
+    have used, in seconds of one CPU and one GPU, where its group's order asks for it."""
 
     id: str
     ordinal: int
@@ -54,12 +55,29 @@ class Waiting(NamedTuple):
     submitted_at: float
     shape: Shape
     refused: str | None = None
+    time_limit_s: int | None = None
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
+
+
+class Usage(NamedTuple):
+    """One owner's in one project of one group: what is held now, and what was used, faded as the group's order has it.
+    `gpu_milli` counts a share as the larger of its parts of time and memory."""
+
+    group: str
+    owner: str
+    project: str
+    cpu_milli: float = 0.0
+    memory_mib: float = 0.0
+    gpu_milli: float = 0.0
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
-    may wait than were read, the last session that was."""
+    may wait than were read, the last session that was; `usage` is there for groups whose order asks for it."""
 
     now: float
     nodes: Sequence[Node]
@@ -67,3 +85,4 @@ class Snapshot:
     waiting: Sequence[Waiting]
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict[str, ResourceGroup])
     last_read: Sequence[str] = ()
+    usage: Sequence[Usage] = ()

@@ -1,0 +1,124 @@
+"""What a policy may be told beside its name: each option declared with its kind and default, and held against that.
+
+Pure. `checked` is for what somebody asks for, `complete` for what a policy is given. A wrong one is `Invalid`, with the
+option's name, what was given and what is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from corral.model.faults import Invalid
+from corral.model.resources import parse_duration_s
+
+MOST_WEIGHTS = 1000
+LONGEST_NAME = 256
+LONGEST_SHOWN = 80
+
+
+class Kind(StrEnum):
+    NUMBER = "number"
+    DURATION = "duration"  # seconds, or text like `7d`
+    CHOICE = "choice"
+    WEIGHTS = "weights"  # a mapping of names to numbers above 0, or text like `ann:2,bob:1`
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what it may be, and what it is when nobody says. `least` and `most` bound numbers and seconds."""
+
+    kind: Kind
+    default: Any
+    help: str
+    least: float = 0.0
+    most: float = 1e9
+    choices: tuple[str, ...] = ()
+
+
+Options = Mapping[str, Option]
+
+
+def checked(declared: Options, given: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """The given options in their one stored form; `Invalid` for one that is unknown or makes no sense."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(given.items()):
+        option = declared.get(name)
+        if option is None:
+            there = f"it takes {', '.join(sorted(declared))}" if declared else "it takes none"
+            raise Invalid("unknown_option", f"policy {policy} has no option {name[:LONGEST_SHOWN]!r}; {there}",
+                          subject=name[:LONGEST_SHOWN])  # fmt: skip
+        found[name] = _value(option, value, f"option {name} of policy {policy}", name)
+    return found
+
+
+def complete(declared: Options, given: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """Every option's value: what was given, the default for the rest."""
+    return {name: option.default for name, option in declared.items()} | checked(declared, given, policy)
+
+
+def _value(option: Option, value: object, what: str, name: str) -> Any:
+    if option.kind is Kind.NUMBER:
+        return _bounded(option, _number(value), value, what, name, "a number")
+    if option.kind is Kind.DURATION:
+        return _bounded(option, _seconds(value), value, what, name, "a duration like 90s, 12h or 7d")
+    if option.kind is Kind.CHOICE:
+        if value in option.choices:
+            return value
+        raise _bad(what, value, f"one of {', '.join(option.choices)}", name)
+    return _weights(value, what, name)
+
+
+def _bounded(option: Option, number: float | None, value: object, what: str, name: str, kind: str) -> float:
+    if number is None or not option.least <= number <= option.most:
+        raise _bad(what, value, f"{kind} between {option.least:g} and {option.most:g}", name)
+    return number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _seconds(value: object) -> float | None:
+    number = _number(value)
+    if number is not None or not isinstance(value, str):
+        return number
+    try:
+        return float(parse_duration_s(value))
+    except Invalid:
+        return None
+
+
+def _weights(value: Any, what: str, name: str) -> dict[str, float]:
+    wanted = "names with weights above 0, like ann:2,bob:1"
+    pairs: dict[str, object] = {}
+    if isinstance(value, str):
+        for part in filter(None, value.split(",")):
+            key, _, weight = part.rpartition(":")
+            pairs[key.strip()] = weight
+    elif isinstance(value, Mapping):
+        pairs = {str(key): weight for key, weight in cast("Mapping[object, object]", value).items()}
+    else:
+        raise _bad(what, value, wanted, name)
+    found: dict[str, float] = {}
+    for key, weight in sorted(pairs.items()):
+        number = _number(weight)
+        if not 0 < len(key) <= LONGEST_NAME or number is None or not 0 < number <= 1e9:
+            raise _bad(what, value, wanted, name)
+        found[key] = number
+    if len(found) > MOST_WEIGHTS:
+        raise Invalid("bad_option", f"{what} names {len(found)}; at most {MOST_WEIGHTS}", subject=name)
+    return found
+
+
+def _bad(what: str, value: Any, wanted: str, name: str) -> Invalid:
+    return Invalid("bad_option", f"{what} is {str(value)[:LONGEST_SHOWN]!r}; it takes {wanted}", subject=name)

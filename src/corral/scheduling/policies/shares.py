@@ -1,0 +1,264 @@
+"""Order by shares: dominant resource fairness, and fair share with a memory that fades.
+
+Both fill progressively: whose share is smallest goes next, and each pick raises its claimant's share at once. A heap
+over claimants, each with a queue of its own: a pick costs the logarithm of their number, never a new sort. Among
+claimants of equal shares the one whose session was submitted first goes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.policies.options import Kind, Option
+from corral.scheduling.policies.order import DAY_S, HOUR_S, Capacity, Need, OrderPolicy, OrderView, Turns
+from corral.scheduling.snapshot import Shape, Usage, Waiting
+
+HALF_LIFE_S = 7 * DAY_S
+FAIR_SHARE = "fair-share"
+DRF = "drf"
+
+Vector = tuple[float, float, float]  # CPUs, memory, GPUs
+
+
+class Share(NamedTuple):
+    """One claimant's standing. `entitled` and `used` are fractions of the whole; `level` is what is compared: the
+    lowest goes next."""
+
+    project: str | None
+    owner: str | None
+    weight: float
+    entitled: float
+    used: float
+    level: float
+
+
+class _Queue:
+    """One claimant's sessions: highest priority first, oldest first."""
+
+    def __init__(self, name: str, waiting: Iterable[Waiting]) -> None:
+        self.name = name
+        self._line = sorted(waiting, key=lambda one: (one.priority, -one.ordinal))
+
+    @property
+    def empty(self) -> bool:
+        return not self._line
+
+    @property
+    def ordinal(self) -> int:
+        return self._line[-1].ordinal
+
+    def take(self) -> Waiting:
+        return self._line.pop()
+
+
+_Entry = tuple[float, int, _Queue]  # no two sessions have one ordinal, so queues are never compared
+
+
+def _entry(level: float, queue: _Queue) -> _Entry:
+    return level, queue.ordinal, queue
+
+
+def _put_back(heap: list[_Entry], level: float, queue: _Queue) -> None:
+    """Put the queue on top, one of whose sessions was tried, in its place again, or out when it was the last."""
+    if queue.empty:
+        heapq.heappop(heap)
+    else:
+        heapq.heapreplace(heap, _entry(level, queue))
+
+
+# --- dominant resource fairness
+
+
+def drf(view: OrderView) -> Turns:
+    """Progressive filling by weighted dominant share (Ghodsi et al., NSDI '11)."""
+    by, weights = view.options["by"], view.options["weights"]
+    held: defaultdict[str, Vector] = defaultdict(lambda: (0.0, 0.0, 0.0))
+    for one in view.usage:
+        held[_claimant(by, one)] = _sum(held[_claimant(by, one)], _held(one))
+    members: defaultdict[str, list[Waiting]] = defaultdict(list)
+    for waiting in view.waiting:
+        members[_claimant(by, waiting)].append(waiting)
+
+    def level(name: str) -> float:
+        return dominant(held[name], view.capacity) / weights.get(name, 1.0)
+
+    heap = [_entry(level(name), _Queue(name, line)) for name, line in members.items()]
+    heapq.heapify(heap)
+    while heap:
+        queue = heap[0][2]
+        head = queue.take()
+        if (yield head):
+            held[queue.name] = _sum(held[queue.name], demand(head.shape, view.capacity))
+        _put_back(heap, level(queue.name), queue)
+
+
+def dominant(held: Vector, capacity: Capacity) -> float:
+    """The largest of the shares held; of what the group has none, none is held."""
+    whole = (capacity.cpu_milli, capacity.memory_mib, capacity.gpu_milli)
+    return max((part / all_ for part, all_ in zip(held, whole, strict=True) if all_), default=0.0)
+
+
+def demand(shape: Shape, capacity: Capacity) -> Vector:
+    """What all ranks of a session take together; of an exclusive one whole nodes, as large as they are on average."""
+    ranks, request = shape.nodes * shape.ranks_per_node, shape.resources.gpu
+    gpu_milli = 0.0
+    if request is not None:
+        gpu_milli = request.count * WHOLE_GPU_MILLI if request.whole else request.share_milli
+        if not request.whole and capacity.vram_mib:
+            gpu_milli = max(gpu_milli, request.vram_mib / capacity.vram_mib * WHOLE_GPU_MILLI)
+    asked = (shape.resources.cpu_milli * ranks, shape.resources.memory_mib * ranks, gpu_milli * ranks)
+    if not shape.exclusive or not capacity.nodes:
+        return asked
+    part = shape.nodes / capacity.nodes
+    return (
+        max(asked[0], capacity.cpu_milli * part),
+        max(asked[1], capacity.memory_mib * part),
+        max(asked[2], capacity.gpu_milli * part),
+    )
+
+
+def drf_shares(usage: Iterable[Usage], capacity: Capacity, options: Mapping[str, Any]) -> list[Share]:
+    by, weights = options["by"], options["weights"]
+    held: defaultdict[str, Vector] = defaultdict(lambda: (0.0, 0.0, 0.0))
+    for one in usage:
+        held[_claimant(by, one)] = _sum(held[_claimant(by, one)], _held(one))
+    total = sum(weights.get(name, 1.0) for name in held)
+    shares: list[Share] = []
+    for name, vector in sorted(held.items()):
+        weight, used = weights.get(name, 1.0), dominant(vector, capacity)
+        project, owner = (name, None) if by == "project" else (None, name)
+        shares.append(Share(project, owner, weight, weight / total, used, used / weight))
+    return sorted(shares, key=lambda share: share.level)
+
+
+def _claimant(by: str, one: Usage | Waiting) -> str:
+    return one.project if by == "project" else one.owner
+
+
+def _held(one: Usage) -> Vector:
+    return (one.cpu_milli, one.memory_mib, one.gpu_milli)
+
+
+def _sum(one: Vector, other: Vector) -> Vector:
+    return (one[0] + other[0], one[1] + other[1], one[2] + other[2])
+
+
+# --- fair share
+
+
+class _Project:
+    """A project with its owners below it, each with what it has used and a queue."""
+
+    def __init__(self, name: str, weight: float) -> None:
+        self.name = name
+        self.weight = weight
+        self.used = 0.0
+        self.owners: list[_Entry] = []
+
+    def standing(self) -> tuple[float, int]:
+        return self.used / self.weight, self.owners[0][1]
+
+
+def fair_share(view: OrderView) -> Turns:
+    """The project that has used least of what its weight entitles it to, then within it the owner, and so on. A pick is
+    charged at once with what it will use: for its time limit, but no longer than `expected`."""
+    options = view.options
+    owner_weights, project_weights = options["owner_weights"], options["project_weights"]
+    used = _used(view.usage, options)
+    projects: dict[str, _Project] = {}
+    members: defaultdict[tuple[str, str], list[Waiting]] = defaultdict(list)
+    for waiting in view.waiting:
+        members[waiting.project, waiting.owner].append(waiting)
+    for (name, owner), line in members.items():
+        project = projects.setdefault(name, _Project(name, project_weights.get(name, 1.0)))
+        level = used[name, owner] / owner_weights.get(owner, 1.0)
+        project.owners.append(_entry(level, _Queue(owner, line)))
+    for (name, _), cost in used.items():
+        if name in projects:
+            projects[name].used += cost
+    for project in projects.values():
+        heapq.heapify(project.owners)
+    heap = [(*project.standing(), project) for project in projects.values()]
+    heapq.heapify(heap)
+    while heap:
+        project = heap[0][2]
+        queue = project.owners[0][2]
+        head = queue.take()
+        if (yield head):
+            cost = charge(head, view.capacity, options)
+            project.used += cost
+            used[project.name, queue.name] += cost
+        _put_back(project.owners, used[project.name, queue.name] / owner_weights.get(queue.name, 1.0), queue)
+        if project.owners:
+            heapq.heapreplace(heap, (*project.standing(), project))
+        else:
+            heapq.heappop(heap)
+
+
+def charge(waiting: Waiting, capacity: Capacity, options: Mapping[str, Any]) -> float:
+    """What a pick is taken to use, in GPU-seconds."""
+    cpu_milli, _, gpu_milli = demand(waiting.shape, capacity)
+    seconds = min(options["expected"], math.inf if waiting.time_limit_s is None else waiting.time_limit_s)
+    return seconds * (gpu_milli / 1000 * options["gpu_cost"] + cpu_milli / 1000 * options["cpu_cost"])
+
+
+def _used(usage: Iterable[Usage], options: Mapping[str, Any]) -> defaultdict[tuple[str, str], float]:
+    found: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for one in usage:
+        found[one.project, one.owner] += one.gpu_s * options["gpu_cost"] + one.cpu_s * options["cpu_cost"]
+    return found
+
+
+def fair_shares(usage: Iterable[Usage], options: Mapping[str, Any]) -> list[Share]:
+    """Every project and owner that used something: entitled to its weight's part of its project's weight's part."""
+    used = _used(usage, options)
+    owner_weights, project_weights = options["owner_weights"], options["project_weights"]
+    total = sum(used.values())
+    projects = {project for project, _ in used}
+    whole = sum(project_weights.get(name, 1.0) for name in projects)
+    shares: list[Share] = []
+    for project, owner in sorted(used):
+        beside = sum(owner_weights.get(name, 1.0) for other, name in used if other == project)
+        weight = owner_weights.get(owner, 1.0)
+        entitled = project_weights.get(project, 1.0) / whole * weight / beside
+        fraction = used[project, owner] / total if total else 0.0
+        shares.append(Share(project, owner, weight, entitled, fraction, fraction / entitled))
+    return sorted(shares, key=lambda share: share.level)
+
+
+def _weights(whose: str) -> Option:
+    return Option(Kind.WEIGHTS, {}, f"weights of {whose}; 1 for those not named")
+
+
+SHARES = (
+    OrderPolicy(
+        DRF,
+        drf,
+        "Dominant resource fairness: who holds the smallest dominant share goes next.",
+        {
+            "by": Option(Kind.CHOICE, "owner", "whose share it is", choices=("owner", "project")),
+            "weights": _weights("owners or projects"),
+        },
+        frozenset({Need.OWNER, Need.PROJECT, Need.PRIORITY, Need.HELD}),
+    ),
+    OrderPolicy(
+        FAIR_SHARE,
+        fair_share,
+        "Who has used least of its due goes next: projects, then owners within; what was used fades by half-lives.",
+        {
+            "half_life": Option(Kind.DURATION, HALF_LIFE_S, "after this long what was used counts half", 60.0,
+                                3650 * DAY_S),
+            "expected": Option(Kind.DURATION, HOUR_S, "what a start is charged at once, at most", 0.0, 365 * DAY_S),
+            "project_weights": _weights("projects"),
+            "owner_weights": _weights("owners within their project"),
+            "gpu_cost": Option(Kind.NUMBER, 1.0, "what a GPU-second counts"),
+            "cpu_cost": Option(Kind.NUMBER, 0.05, "what a CPU-second counts"),
+        },
+        frozenset({Need.OWNER, Need.PROJECT, Need.PRIORITY, Need.USED}),
+    ),
+)  # fmt: skip
