@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.cli.render import command_of, gpus_of, show_node, show_nodes
+from corral.cli.render import command_of, gpus_of, show_history, show_node, show_nodes
 
 NODE: dict[str, Any] = {
     "name": "n1", "group": "default", "state": "up", "schedulable": True, "epoch": 1, "address": "127.0.0.1",
@@ -41,3 +41,10 @@ def test_gpus_are_those_of_the_whole_session(
 def test_a_script_is_shown_before_its_arguments() -> None:
     assert command_of({"script": None, "command": ["sh", "-c", "x"]}) == "sh -c x"
     assert command_of({"script": "sha256:" + "ab" * 32, "command": ["one"]}) == "[script abababababab] one"
+
+
+def test_what_belongs_to_a_line_of_history_is_text() -> None:
+    detail = {"nodes": ["n1", "n2"], "rank": 0, "left": None, "again": True, "why": "disk full"}
+    event = {"seq": 2, "at": "now", "from": "pending", "fact": "placed", "to": "placed", "attempt": 1, "by": "m"}
+    line = show_history([event | {"detail": detail}]).splitlines()[1]
+    assert line.endswith("nodes=n1,n2 rank=0 again=true why=disk full")

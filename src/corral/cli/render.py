@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from corral.cli.tables import listing, table
 
@@ -164,7 +165,7 @@ def show_launches(found: Record) -> str:
     parts = [_launch(one) for one in found["launches"]]
     doubles = found["double_starts"]
     verdict = f"STARTED MORE THAN ONCE: {', '.join(doubles)}" if doubles else "no launch began more than once"
-    return "\n\n".join([*parts, f"{len(parts)} launches; {verdict}"])
+    return "\n\n".join([*parts, f"{len(parts)} launch{'' if len(parts) == 1 else 'es'}; {verdict}"])
 
 
 def _launch(one: Record) -> str:
@@ -237,4 +238,10 @@ def _why(why: Record | None) -> str | None:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())
+    return " ".join(f"{key}={_plain(value)}" for key, value in values.items() if value is not None)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_plain, cast("list[Any]", value)))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
