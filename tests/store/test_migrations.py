@@ -135,7 +135,7 @@ def test_another_revision_is_refused_with_what_to_do(empty_url: str) -> None:
 
 def test_an_older_revision_is_refused(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     upgrade(empty_url)
-    monkeypatch.setattr("corral.store.revision.newest_revision", lambda: "0002")
+    monkeypatch.setattr("corral.store.revision.newest_revision", lambda: "9998")
     with pytest.raises(Refused, match="corral db upgrade") as found:
         open_store(empty_url, SystemClock(), SystemIds())
     assert found.value.code == "database_older"

@@ -19,7 +19,7 @@ STATEMENTS = {
     if isinstance(text, str) and text.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))
 } | {f"LEDGER {table}": text for table, text in sql.LEDGER.items()}
 
-LISTS = ("ids", "tokens", "names", "sessions", "phases")
+LISTS = ("ids", "tokens", "names", "sessions", "phases", "groups")
 BYTES = ("data",)
 NUMBERS = (
     *(
@@ -47,11 +47,12 @@ NUMBERS = (
         "old_epoch",
     ),
     *("cpu_milli", "memory_mib", "share_milli", "vram_mib", "exclusive", "version", "have", "held", "idx", "port"),
-    *("capacity_mib", "signal", "began"),
+    *("by_shortest", "by_restarted"),
+    *("capacity_mib", "signal", "began", "old_version", "paused", "by_owner", "by_project", "by_priority", "by_newest"),
 )
 TIMES = (
     *("now", "phase_at", "started_at", "ended_at", "not_before", "next_check_at", "check_at", "before", "until"),
-    *("accepted_at", "ready_at", "result_at", "certified_at"),
+    *("accepted_at", "ready_at", "result_at", "certified_at", "half_life", "cpu_s", "gpu_s"),
 )
 WORDS = {
     "phase": "pending",
@@ -108,6 +109,7 @@ def must_be_given(statement: str, name: str) -> bool:
         "ADD_NODE": ("grp", "name"),
         "RENEW_NODE": ("grp", "name"),
         "CERTIFY": ("certificate",),
+        "ADD_USAGE": ("grp", "owner", "project"),
     }
     return name in required.get(statement, ("owner", "project", "name"))
 
@@ -151,6 +153,17 @@ def test_a_statement_is_valid_on_both(both: Pair, name: str) -> None:
 
 
 HOT = (
+    *(
+        "ATTAINED",
+        "USAGE_HELD",
+        "USAGE_USED",
+        "USAGE_COUNTED",
+        "UNCOUNTED",
+        "COUNT_HOLDINGS",
+        "CLAIMANTS",
+        "GROUP_LIVE",
+    ),
+    "GROUP_HISTORY",
     *("SESSIONS", "SESSION_PREFIX", "SESSION_KEY", "SESSION_NEWEST", "SESSIONS_DUE", "SESSIONS_IN_PHASE"),
     *("SESSIONS_STALE", "LOCK_SESSIONS", "WRITE_SESSION", "POSTPONE", "START_ATTEMPT", "END_ATTEMPT", "HISTORY"),
     *("EVENTS", "LAST_EVENT", "KERNELS", "LAUNCHES", "TOKENS_SESSIONS", "HOLDINGS", "USE_NODE", "USE_DEVICE"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.resources import Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
+from corral.scheduling.explain import explain
 from corral.scheduling.ordering import ordered
 from corral.scheduling.policies.order import OrderPolicy
 from corral.scheduling.policies.registry import (
@@ -26,6 +28,7 @@ from corral.scheduling.policies.registry import (
     placement_policy,
     withdraw,
 )
+from corral.scheduling.policies.score import Pack
 from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
 
 HOUR_S = 3600.0
@@ -327,3 +330,68 @@ def test_options_that_make_no_sense_are_refused_by_name(order: str, options: dic
         checked_group(replace(ResourceGroup("g", order), order_options=options))
     assert found.value.code == code
     assert len(found.value.message) < 400
+
+
+# --- placement policies that do wrong
+
+
+class Careless(Pack):
+    """As told: does one thing wrong."""
+
+    wrong = ""
+
+    def score(self, rows, shape):
+        if self.wrong == "score":
+            raise RuntimeError("no idea")
+        scores = super().score(rows, shape)
+        return scores[:-1] if self.wrong == "length" else scores * np.nan if self.wrong == "nan" else scores
+
+    def choose(self, scores, count):
+        return [len(scores)] if self.wrong == "choose" else super().choose(scores, count)
+
+    def device(self, row, columns, shape):
+        return 99 if self.wrong == "device" else super().device(row, columns, shape)
+
+
+def making_none(pool, demand):
+    return None
+
+
+def making_trouble(pool, demand):
+    raise RuntimeError("no idea")
+
+
+@pytest.fixture(params=["", "score", "length", "nan", "choose", making_none, making_trouble])
+def careless(request) -> Iterator[str]:
+    wrong = request.param
+    made = wrong if callable(wrong) else type("Made", (Careless,), {"wrong": wrong})
+    offer(PolicyKind.PLACEMENT, "careless", lambda: made)
+    yield "" if wrong == "" else "wrong"
+    withdraw(PolicyKind.PLACEMENT, "careless")
+
+
+def test_a_placement_policy_that_fails_holds_back_its_own_group(careless: str) -> None:
+    rows = [one(0, group="a"), one(1, group="b"), one(2), one(3, group="a"), one(4, group="a", cpus=2)]
+    groups = (ResourceGroup("a", placement="careless"), ResourceGroup("b"))
+    plan = cycle(a_snapshot(rows, *groups))
+    where = {placed.session.id: placed.group for placed in plan.placements}
+    if not careless:
+        assert where == {"s0": "a", "s1": "b", "s2": "a", "s3": "a", "s4": "a"}
+        return
+    assert where == {"s1": "b", "s2": "b"}
+    for id_ in ("s0", "s3", "s4"):
+        (why,) = plan.refusals[id_]
+        assert why.code == "group_broken" and "placement policy failed" in why.message
+
+
+def test_nodes_of_groups_that_take_nothing_are_counted_as_such() -> None:
+    groups = (ResourceGroup("a", paused=True), ResourceGroup("b", "no-such"), ResourceGroup("c"))
+    nodes = [a_node("n1", "a"), a_node("n2", "a"), a_node("n3", "b"), a_node("n4", "c", cpus=1)]
+    snapshot = a_snapshot([one(0, cpus=4), one(1, cpus=4)], *groups, nodes=nodes)
+    plan = cycle(snapshot)
+    told = {why.code: why.counts["nodes"] for why in plan.refusals["s0"]}
+    assert told == {"group_paused": 2, "group_broken": 1, "not_enough_cpus": 1}
+    assert plan.refusals["s0"] is plan.refusals["s1"]
+    found = explain(snapshot, snapshot.waiting[0].shape)
+    assert not found.fits_now and not found.infeasible
+    assert {why.code: why.counts["nodes"] for why in found.refusals} == told

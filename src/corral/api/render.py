@@ -90,7 +90,8 @@ class SessionView(msgspec.Struct):
 
 
 class EventView(msgspec.Struct, rename={"from_": "from"}):
-    """One line of history; `id` orders all events, `seq` one session's."""
+    """One line of history; `id` orders all events, `seq` one session's. A resource group's has no phases, and the
+    group's version as `seq`."""
 
     id: int
     session: str | None
@@ -98,10 +99,11 @@ class EventView(msgspec.Struct, rename={"from_": "from"}):
     at: datetime
     from_: str | None
     fact: str
-    to: str
+    to: str | None
     attempt: int
     by: str
     detail: dict[str, Any]
+    group: str | None
 
 
 class StepView(msgspec.Struct):
@@ -288,7 +290,7 @@ def slurm_state(session: Session) -> str:
 def event_view(row: EventRow) -> EventView:
     entry = row.entry
     return EventView(row.id, row.session, row.seq, _time(row.at), entry.source, entry.fact, entry.target,
-                     entry.attempt, entry.by, dict(entry.detail))  # fmt: skip
+                     entry.attempt, entry.by, dict(entry.detail), row.group)  # fmt: skip
 
 
 def launch_view(row: LaunchRow) -> LaunchView:

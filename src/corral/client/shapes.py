@@ -166,10 +166,11 @@ Event = TypedDict(
         "at": str,
         "from": str | None,
         "fact": str,
-        "to": str,
+        "to": str | None,
         "attempt": int,
         "by": str,
         "detail": dict[str, Any],
+        "group": str | None,
     },
 )
 

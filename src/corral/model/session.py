@@ -181,11 +181,12 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a session's history. `fact` is a Fact's value, or what a user did (`submitted`, `cancel`, …)."""
+    """One line of a session's history. `fact` is a Fact's value, or what a user did (`submitted`, `cancel`, …). Of a
+    group's history, which has no phases, `target` is None."""
 
     fact: str
     source: Phase | None
-    target: Phase
+    target: Phase | None
     attempt: int
     by: str
     detail: Mapping[str, object] = field(default_factory=dict[str, object])

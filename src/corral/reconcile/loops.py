@@ -12,6 +12,7 @@ from corral.reconcile.sessions import sweep_due
 from corral.reconcile.spread import BEAT_ALONE_S, INTERVAL_S, Spread
 
 KEEP_OPERATIONS_S = 3600.0
+COUNT_LIMIT = 2000  # ended holdings counted in one transaction, while others wait for it
 
 
 def manager_loops(
@@ -40,6 +41,8 @@ def manager_loops(
 
     async def prune() -> None:
         await store.tx("prune", lambda tx: tx.prune(tx.now - KEEP_OPERATIONS_S))
+        while await store.tx("count usage", lambda tx: tx.count_usage(COUNT_LIMIT)) == COUNT_LIMIT:
+            pass
 
     return (
         Loop("placement", (PLACE,), interval_s, place, spread.until_tick),

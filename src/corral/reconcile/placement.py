@@ -82,6 +82,7 @@ def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bo
 
 def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tuple[Session, Placed]]:
     nodes, sessions = tx.nodes(names), tx.sessions([placed.session.id for placed in plan])
+    paused = {group.name for group in tx.groups().values() if group.paused}
     devices: defaultdict[str, list[Device]] = defaultdict(list)
     for device in tx.devices(names):
         devices[device.node].append(device)
@@ -89,7 +90,7 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
     fitting: list[tuple[Session, Placed]] = []
     for placed in plan:
         session = sessions.get(placed.session.id)
-        if session is None or not _placeable(session, placed, tx.now):
+        if session is None or placed.group in paused or not _placeable(session, placed, tx.now):
             continue
         if any(excluded(rooms[rank.node].node, placed.session.shape, tx.now) for rank in placed.ranks):
             continue

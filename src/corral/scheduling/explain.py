@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from corral.scheduling.ordering import HELD_BACK, standing_of
 from corral.scheduling.plan import Refusal
 from corral.scheduling.room import MESSAGES, NEVER, NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot
@@ -28,7 +29,7 @@ def explain(snapshot: Snapshot, shape: Shape) -> Explanation:
     counted = hard if infeasible else reasons
     if not snapshot.nodes:
         counted = Counter({"no_nodes": 0})
-    words = NEVER if infeasible else MESSAGES
+    words = NEVER if infeasible else {**MESSAGES, **HELD_BACK}
     refusals = tuple(
         Refusal(code, f"{count} {'node' if count == 1 else 'nodes'}: {words[code]}" if count else words[code],
                 {"nodes": count} if count else {})
@@ -44,8 +45,11 @@ def fits_now(snapshot: Snapshot, shape: Shape) -> bool:
 def _judge(snapshot: Snapshot, shape: Shape, *, full: bool) -> tuple[bool, Counter[str]]:
     reasons: Counter[str] = Counter()
     fitting: Counter[str] = Counter()
+    held_back = {} if full else standing_of(snapshot.groups.values()).held_back
     for node in snapshot.nodes:
         why = excluded(node, shape, None if full else snapshot.now)
+        if why is None and node.group in held_back:
+            why = held_back[node.group].code
         if why is None:
             places = NodeRoom(node, snapshot.devices.get(node.name, ()), full=full).place(shape)
             if not isinstance(places, str):

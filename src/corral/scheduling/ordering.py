@@ -7,7 +7,7 @@ group (`home_of`), and goes wherever there is room. What a group's policy does w
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,8 +16,10 @@ from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
+from corral.scheduling.policies.guarded import guarded
 from corral.scheduling.policies.order import FIFO, Capacity, OrderView, Turns
 from corral.scheduling.policies.registry import Policies, policies_of
+from corral.scheduling.policies.score import PLACEMENTS
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 __all__ = ["HELD_BACK", "Policies", "capacity_of", "home_of", "ordered", "policies_of", "standing_of", "turns_of"]
@@ -32,10 +34,11 @@ Refusals = dict[str, tuple[Refusal, ...]]
 
 
 class Standing(NamedTuple):
-    """The groups that take sessions, and why the others do not."""
+    """The groups that take sessions, and why the others do not. What a stranger's placement policy does wrong on the
+    way is noted in `held_back` then."""
 
-    usable: Mapping[str, Policies]
-    held_back: Mapping[str, Refusal]
+    usable: dict[str, Policies]
+    held_back: dict[str, Refusal]
 
 
 def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
@@ -50,9 +53,16 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
         if group.paused:
             why = f"group {group.name} is paused; `corral queue resume {group.name}` lets it start sessions again"
             held_back[group.name] = Refusal("group_paused", why)
-        else:
-            usable[group.name] = policies
+            continue
+        if group.placement not in PLACEMENTS:
+            note = partial(_note_broken, held_back, group.name)
+            policies = policies._replace(placement=guarded(policies.placement, note))
+        usable[group.name] = policies
     return Standing(usable, held_back)
+
+
+def _note_broken(held_back: dict[str, Refusal], group: str, why: str) -> None:
+    held_back[group] = _broken(group, why)
 
 
 def home_of(groups: Iterable[str]) -> str | None:
@@ -78,9 +88,12 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
             lines.append(_Line(name, partial(turns_of, snapshot, name, usable, line), line, refusals))
     heap = [(head.ordinal, number, head) for number, one in enumerate(lines) if (head := one.next(None)) is not None]
     heapq.heapify(heap)
+    told = _Retold(snapshot, held_back)
     while heap:
         _, number, head = heap[0]
         yield head, usable
+        if held_back and head.id in refusals:
+            refusals[head.id] = told.of(head.shape, refusals[head.id])
         following = lines[number].next(head.id not in refusals)
         if following is None:
             heapq.heappop(heap)
@@ -108,6 +121,36 @@ def capacity_of(snapshot: Snapshot, group: str | None) -> Capacity:
         WHOLE_GPU_MILLI * len(vram),
         sum(vram) / len(vram) if vram else 0.0,
     )
+
+
+class _Retold:
+    """A fleet's answers, with what it does not know: why the nodes of some groups take nothing."""
+
+    def __init__(self, snapshot: Snapshot, held_back: Mapping[str, Refusal]) -> None:
+        self._held_back = held_back
+        self._sizes = Counter(node.group for node in snapshot.nodes) if held_back else Counter[str]()
+        self._answers: dict[int, tuple[tuple[Refusal, ...], tuple[Refusal, ...]]] = {}
+
+    def of(self, shape: Shape, answer: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+        """One object for one object, since equal answers are told once; the first is kept, so that its id stays its."""
+        kept = self._answers.get(id(answer))
+        if kept is None:
+            kept = self._answers[id(answer)] = (answer, self._retold(shape, answer))
+        return kept[1]
+
+    def _retold(self, shape: Shape, answer: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+        if shape.group is not None:
+            why = self._held_back.get(shape.group)
+            return answer if why is None else (why,)
+        others = [one for one in answer if one.code != "group_unknown"]
+        by_code = Counter[str]()
+        for name, why in self._held_back.items():
+            by_code[why.code] += self._sizes[name]
+        return (*others, *(counted(code, nodes) for code, nodes in sorted(by_code.items()) if nodes))
+
+
+def counted(code: str, nodes: int) -> Refusal:
+    return Refusal(code, f"{nodes} {'node' if nodes == 1 else 'nodes'}: {HELD_BACK[code]}", {"nodes": nodes})
 
 
 class _Line:

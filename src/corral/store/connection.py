@@ -5,6 +5,7 @@ Knows how the two drivers spell parameters, lists, locks and event ids. Never de
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,10 @@ class SqliteConnection:
         self.raw = raw
         self._cursor = raw.cursor()
         self._clock = clock
+        try:
+            raw.execute("SELECT power(2.0, 1.0)")
+        except sqlite3.OperationalError:  # a library built without its mathematics
+            raw.create_function("power", 2, math.pow, deterministic=True)
 
     def now(self) -> float:
         return self._clock()

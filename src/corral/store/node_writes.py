@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral import wire
 from corral.model.node import Node, NodeState, ResourceGroup
-from corral.ports import node_channel
-from corral.store import rows, sql
+from corral.ports import EVENTS, PLACE, node_channel
+from corral.store import rows, sql, waiting
+from corral.store.faults import Conflict
 from corral.store.writes import Writes
+
+ADD_TRIES = 5
 
 
 class NodeWrites(Writes):
     """The half of ports.Tx that is about nodes, and the rest."""
 
-    def add_group(self, group: ResourceGroup) -> None:
-        self._run(sql.ADD_GROUP, name=group.name, order=group.order, placement=group.placement, backend=group.backend)
+    def add_group(self, group: ResourceGroup) -> bool:
+        for _ in range(ADD_TRIES):
+            added = self._run(sql.ADD_GROUP, **rows.group_columns(group), backend=group.backend)
+            if self._rows(sql.LOCK_GROUP, name=group.name):
+                return bool(added)
+        raise Conflict(f"group {group.name} was dropped as often as it was added")
+
+    def lock_group(self, name: str) -> None:
+        self._rows(sql.LOCK_GROUP, name=name)
+
+    def set_group(self, group: ResourceGroup, old_version: int) -> bool:
+        changed = self._run(sql.SET_GROUP, **rows.group_columns(group), old_version=old_version)
+        if changed:
+            self.hint(PLACE)
+        return bool(changed)
+
+    def drop_group(self, name: str) -> None:
+        self._run(sql.DROP_GROUP, name=name)
+
+    def note_group(self, name: str, version: int, fact: str, by: str, detail: Mapping[str, object]) -> None:
+        line = {"name": name, "seq": version, "fact": fact, "by": by, "detail": rows.dumps(detail), "now": self.now}
+        self._all(sql.ADD_GROUP_EVENT, [line | {"n": self._connection.next_event()}])
+        self.hint(EVENTS)
+
+    def count_usage(self, limit: int) -> int:
+        tokens = [row[0] for row in self._rows(sql.UNCOUNTED, limit=limit)]
+        if not tokens:
+            return 0
+        counted = self._rows(sql.COUNT_HOLDINGS, tokens=tokens)
+        claimants = self._rows(sql.CLAIMANTS, ids=list({row[0] for row in counted}))
+        capacity = {(one.node, one.uuid): one.capacity_mib for one in self.devices({row[2] for row in counted})}
+        self._each(sql.ADD_USAGE, waiting.ended_usage(counted, claimants, capacity, self.groups(), self.now))
+        return len(counted)
 
     def register(self, registration: wire.Registration, before: Node | None, epoch: int) -> bool:
         row = _registration_row(registration) | {"epoch": epoch, "now": self.now}

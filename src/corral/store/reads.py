@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,8 @@ from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
 from corral.ports import EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
-from corral.scheduling.snapshot import Snapshot, Waiting
-from corral.store import rows, sql
+from corral.scheduling.snapshot import Snapshot, Usage
+from corral.store import rows, sql, waiting
 from corral.store.connection import Connection
 
 LAST_ID = "\U0010ffff"
@@ -184,18 +184,20 @@ class SqlReads:
         return [rows.device_of(row) for row in found]
 
     def groups(self) -> dict[str, ResourceGroup]:
-        return {row[0]: ResourceGroup(*row) for row in self._rows(sql.GROUPS)}
+        return {row[0]: rows.group_of(row) for row in self._rows(sql.GROUPS)}
+
+    def live_in_group(self, name: str) -> int:
+        return int(self._rows(sql.GROUP_LIVE, name=name)[0][0])
+
+    def group_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        return [rows.event_of(row) for row in self._rows(sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
+
+    def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
+        return waiting.usage(self._rows, groups, self.now)
 
     def snapshot(self, per_shape: int) -> Snapshot:
-        waiting: list[Waiting] = []
-        by_shape: defaultdict[str, list[str]] = defaultdict(list)
-        for row in self._rows(sql.SESSIONS_WAITING, now=self.now, per_shape=per_shape):
-            by_shape[row[10]].append(row[0])
-            try:
-                shape = rows.shape_in(row[8])
-            except (Invalid, ValueError):
-                continue
-            waiting.append(Waiting(*row[:8], shape=shape, refused=row[9]))
+        groups = self.groups()
+        line, last_read = waiting.line(self._rows, groups, per_shape, self.now)
         devices: defaultdict[str, list[Device]] = defaultdict(list)
         for device in self.devices():
             devices[device.node].append(device)
@@ -203,9 +205,10 @@ class SqlReads:
             now=self.now,
             nodes=tuple(self.nodes().values()),
             devices=dict(devices),
-            waiting=waiting,
-            groups=self.groups(),
-            last_read=[ids[-1] for ids in by_shape.values() if len(ids) >= per_shape],
+            waiting=line,
+            groups=groups,
+            last_read=last_read,
+            usage=waiting.usage(self._rows, list(groups.values()), self.now) if line else (),
         )
 
     def sessions_on(self, node: str) -> list[str]:

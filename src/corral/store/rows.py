@@ -11,7 +11,7 @@ import msgspec
 
 from corral import wire
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
-from corral.model.node import Device, Holding, Node, NodeState
+from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Entry, Kernel, Result, Session, StopFor, Why
 from corral.model.spec import SessionSpec
 from corral.ports import EventRow
@@ -193,8 +193,41 @@ def holding_of(row: Row) -> Holding:
 
 def event_of(row: Row) -> EventRow:
     source = None if row[5] is None else Phase(row[5])
-    entry = Entry(row[4], source, Phase(row[6]), row[7], row[8], msgspec.json.decode(row[9]))
-    return EventRow(id=row[0], at=row[1], session=row[2], seq=row[3], entry=entry)
+    target = Phase(row[6]) if row[6] else None
+    entry = Entry(row[4], source, target, row[7], row[8], msgspec.json.decode(row[9]))
+    return EventRow(id=row[0], at=row[1], session=row[2], seq=row[3], entry=entry, group=row[10])
+
+
+def group_of(row: Row) -> ResourceGroup:
+    """The group; options that cannot be read become one that no policy knows, so that this group alone is broken."""
+    return ResourceGroup(
+        name=row[0],
+        order=row[1],
+        placement=row[2],
+        backend=row[3],
+        order_options=_options(row[4]),
+        placement_options=_options(row[5]),
+        paused=bool(row[6]),
+        version=row[7],
+    )
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {"unreadable": text[:80]}
+
+
+def group_columns(group: ResourceGroup) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "order": group.order,
+        "placement": group.placement,
+        "order_options": dumps(group.order_options),
+        "placement_options": dumps(group.placement_options),
+        "paused": int(group.paused),
+    }
 
 
 def dumps(value: object) -> str:

@@ -207,12 +207,14 @@ holding = Table(
     _flag("exclusive"),
     _time("held_at", nullable=False),
     _time("released_at"),
+    _flag("counted"),  # into `usage`; while it is not, fair share reads it here
     CheckConstraint("cpu_milli >= 0 AND memory_mib >= 0 AND share_milli >= 0 AND vram_mib >= 0", name="not_negative"),
 )
 Index("one_exclusive_holder", holding.c.node, holding.c.device, unique=True,
       sqlite_where=text("exclusive = 1 AND released_at IS NULL"),
       postgresql_where=text("exclusive = 1 AND released_at IS NULL"))  # fmt: skip
 Index("holding_of", holding.c.session, holding.c.attempt)
+Index("holding_uncounted", holding.c.token, sqlite_where=text("counted = 0"), postgresql_where=text("counted = 0"))
 Index("holding_live", holding.c.node, sqlite_where=text("released_at IS NULL"),
       postgresql_where=text("released_at IS NULL"))  # fmt: skip
 
@@ -278,9 +280,12 @@ event = Table(
     _big("attempt"),
     _text("by_whom"),
     _text("detail"),
+    _text("grp", nullable=True),  # a group's own history, its version as `seq`
     UniqueConstraint("session", "seq"),
     sqlite_autoincrement=True,
 )
+Index("event_of_group", event.c.grp, event.c.id, sqlite_where=text("grp IS NOT NULL"),
+      postgresql_where=text("grp IS NOT NULL"))  # fmt: skip
 
 resource_group = Table(
     "resource_group",
@@ -289,6 +294,21 @@ resource_group = Table(
     _text("order_policy"),
     _text("placement_policy"),
     _text("backend"),
+    Column("order_options", Text, nullable=False, server_default=text("'{}'")),
+    Column("placement_options", Text, nullable=False, server_default=text("'{}'")),
+    _flag("paused"),
+    _big("version", 1),
+)
+# What was used and is over, faded to the moment `at`: one row for each owner in each project of each group.
+usage = Table(
+    "usage",
+    metadata,
+    Column("grp", Text, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("project", Text, primary_key=True),
+    Column("cpu_s", Double, nullable=False),
+    Column("gpu_s", Double, nullable=False),
+    _time("at", nullable=False),
 )
 blob = Table(
     "blob",

@@ -126,7 +126,7 @@ class SessionWrites(Writes):
                     "seq": seq,
                     "fact": entry.fact,
                     "source": entry.source and entry.source.value,
-                    "target": entry.target.value,
+                    "target": entry.target.value if entry.target else "",
                     "attempt": entry.attempt,
                     "by": entry.by,
                     "detail": rows.dumps(entry.detail) if entry.detail else "{}",

@@ -8,6 +8,8 @@ checked by the caller.
 
 from __future__ import annotations
 
+import math
+
 SESSION_COLUMNS = """id, ordinal, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s,
     outcome, exit_class, exit_code, reason_code, reason_message, cause_code, cause_message, stop_for, phase_at,
     started_at, ended_at, not_before, next_check_at, failures, infra_failures, refusals, requeue_of, error"""
@@ -24,7 +26,25 @@ DEVICE_COLUMNS = "node, uuid, idx, model, arch, capacity_mib, used_mib, used_mil
 HOLDING_COLUMNS = (
     "h.token, h.session, h.attempt, h.node, h.device, h.cpu_milli, h.memory_mib, h.share_milli, h.vram_mib"
 )
-EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail"
+EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp"
+GROUP_COLUMNS = "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version"
+
+# A share of a GPU counts as the larger of its parts of time and memory.
+GPU_MILLI = """CAST(CASE WHEN d.capacity_mib > 0 AND h.vram_mib * 1000.0 / d.capacity_mib > h.share_milli
+    THEN h.vram_mib * 1000.0 / d.capacity_mib ELSE h.share_milli END AS double precision)"""
+
+
+def _halvings(since: str, until: str) -> str:
+    """How often what was used then has halved until then; bounded, since PostgreSQL refuses what would come to 0."""
+    times = f"(({until}) - ({since})) / :half_life"
+    return f"CASE WHEN {times} < 1000.0 THEN {times} ELSE 1000.0 END"
+
+
+def _faded(until: str) -> str:
+    """What a holding's seconds up to then count at `:now`: the integral of a weight that halves every `:half_life`."""
+    end, start = _halvings(until, ":now"), _halvings("h.held_at", ":now")
+    return f"(:half_life / {math.log(2)} * (power(2.0, -({end})) - power(2.0, -({start}))))"
+
 
 # --- sessions: questions
 
@@ -60,10 +80,29 @@ WITH RECURSIVE shapes (shape) AS (
     UNION ALL
     SELECT (SELECT MIN(w.shape) FROM session w WHERE w.phase = 'pending' AND w.shape > shapes.shape)
     FROM shapes WHERE shapes.shape IS NOT NULL)
-SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape
+SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
+    s.time_limit_s
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND not_before <= :now AND error IS NULL ORDER BY ordinal LIMIT :per_shape) AS early
 JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
+# For groups whose order needs more than the oldest of each shape: the oldest of each shape and owner and so on, and of
+# each shape those that come first by another measure. It looks at all that wait in these groups.
+SESSIONS_WAITING_BY = """
+SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
+    s.time_limit_s, early.place
+FROM (
+    SELECT ordinal, ROW_NUMBER() OVER (PARTITION BY shape, CASE WHEN :by_owner = 1 THEN owner END,
+            CASE WHEN :by_project = 1 THEN project END, CASE WHEN :by_priority = 1 THEN priority END,
+            CASE WHEN :by_restarted = 1 AND attempt > 1 THEN ordinal END ORDER BY ordinal) AS place,
+        ROW_NUMBER() OVER (PARTITION BY shape ORDER BY
+            CASE WHEN :by_newest = 1 THEN -ordinal
+                 WHEN :by_shortest = 1 THEN COALESCE(time_limit_s, 4611686018427387904)
+                 ELSE ordinal END, ordinal) AS turn
+    FROM session
+    WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL
+      AND COALESCE(grp, '') @in(groups)) AS early
+JOIN session s ON s.ordinal = early.ordinal
+WHERE early.place <= :per_shape OR early.turn <= :per_shape ORDER BY s.ordinal"""
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
@@ -155,6 +194,42 @@ WHERE node = :node AND uuid = :device"""
 RELEASE_HOLDINGS = """
 UPDATE holding SET released_at = :now WHERE session @in(sessions) AND released_at IS NULL
 RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
+ATTAINED = f"""
+SELECT h.session, SUM(h.cpu_milli / 1000.0 * (h.released_at - h.held_at)),
+    SUM({GPU_MILLI} / 1000.0 * (h.released_at - h.held_at))
+FROM holding h LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
+WHERE h.session @in(ids) AND h.released_at IS NOT NULL GROUP BY h.session"""
+USAGE_HELD = f"""
+SELECT a.grp, s.owner, s.project, SUM(h.cpu_milli), SUM(h.memory_mib), SUM({GPU_MILLI})
+FROM holding h JOIN session s ON s.id = h.session
+JOIN attempt a ON a.session = h.session AND a.attempt = h.attempt
+LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
+WHERE h.released_at IS NULL AND a.grp @in(groups) GROUP BY a.grp, s.owner, s.project"""
+USAGE_USED = f"""
+SELECT s.owner, s.project, SUM(h.cpu_milli / 1000.0 * {_faded("COALESCE(h.released_at, :now)")}),
+    SUM({GPU_MILLI} / 1000.0 * {_faded("COALESCE(h.released_at, :now)")})
+FROM holding h JOIN session s ON s.id = h.session
+JOIN attempt a ON a.session = h.session AND a.attempt = h.attempt
+LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
+WHERE h.counted = 0 AND a.grp = :grp GROUP BY s.owner, s.project"""
+USAGE_COUNTED = f"""
+SELECT owner, project, cpu_s * kept, gpu_s * kept
+FROM (SELECT owner, project, cpu_s, gpu_s, power(2.0, -({_halvings("at", ":now")})) AS kept
+      FROM usage WHERE grp = :grp) AS faded"""
+COUNT_HOLDINGS = """
+UPDATE holding SET counted = 1
+WHERE counted = 0 AND released_at IS NOT NULL AND token @in(tokens)
+RETURNING session, attempt, node, device, cpu_milli, share_milli, vram_mib, held_at, released_at"""
+UNCOUNTED = "SELECT token FROM holding WHERE counted = 0 AND released_at IS NOT NULL LIMIT :limit"
+CLAIMANTS = """
+SELECT a.session, a.attempt, a.grp, s.owner, s.project FROM attempt a JOIN session s ON s.id = a.session
+WHERE a.session @in(ids)"""
+ADD_USAGE = f"""
+INSERT INTO usage (grp, owner, project, cpu_s, gpu_s, at) VALUES (:grp, :owner, :project, :cpu_s, :gpu_s, :now)
+ON CONFLICT (grp, owner, project) DO UPDATE SET
+    cpu_s = usage.cpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.cpu_s,
+    gpu_s = usage.gpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.gpu_s,
+    at = excluded.at"""
 FREE_NODE = """
 UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib
 WHERE name = :node"""
@@ -225,10 +300,21 @@ NODES = f"SELECT {NODE_COLUMNS} FROM node WHERE name @in(names) ORDER BY name"
 ALL_NODES = f"SELECT {NODE_COLUMNS} FROM node ORDER BY name"
 DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device WHERE node @in(names) ORDER BY node, idx"
 ALL_DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device ORDER BY node, idx"
-GROUPS = "SELECT name, order_policy, placement_policy, backend FROM resource_group ORDER BY name"
+GROUPS = f"SELECT {GROUP_COLUMNS} FROM resource_group ORDER BY name"
+LOCK_GROUP = "SELECT name FROM resource_group WHERE name = :name @for_update"
 ADD_GROUP = """
-INSERT INTO resource_group (name, order_policy, placement_policy, backend)
-VALUES (:name, :order, :placement, :backend) ON CONFLICT DO NOTHING"""
+INSERT INTO resource_group (name, order_policy, placement_policy, backend, order_options, placement_options, paused)
+VALUES (:name, :order, :placement, :backend, :order_options, :placement_options, :paused) ON CONFLICT DO NOTHING"""
+SET_GROUP = """
+UPDATE resource_group SET order_policy = :order, placement_policy = :placement, order_options = :order_options,
+    placement_options = :placement_options, paused = :paused, version = version + 1
+WHERE name = :name AND version = :old_version"""
+DROP_GROUP = "DELETE FROM resource_group WHERE name = :name"
+GROUP_LIVE = "SELECT COUNT(*) FROM session WHERE phase <> 'ended' AND grp = :name"
+GROUP_HISTORY = f"SELECT {EVENT_COLUMNS} FROM event WHERE grp = :name AND id > :after ORDER BY id LIMIT :limit"
+ADD_GROUP_EVENT = """
+INSERT INTO event (id, at, seq, fact, target, by_whom, detail, grp)
+VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""
 ADD_NODE = """
 INSERT INTO node (name, grp, state, schedulable, epoch, boot_id, run_id, incarnation, hardware_id, nonce, address,
     cpu_milli, memory_mib, seen_at, registered_at, labels, runtimes, containment, agent_version)

@@ -130,7 +130,7 @@ class SimManager:
         if call.what == "events":
             rows = await self.store.read("events", lambda reads: reads.events(call.after, 20))
             told = [
-                Told(id=r.id, session=r.session or "", seq=r.seq, fact=r.entry.fact, target=r.entry.target,
+                Told(id=r.id, session=r.session or "", seq=r.seq, fact=r.entry.fact, target=r.entry.target or "",
                      attempt=r.entry.attempt)
                 for r in rows
             ]  # fmt: skip

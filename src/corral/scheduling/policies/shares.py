@@ -13,12 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.policies.options import Kind, Option
 from corral.scheduling.policies.order import DAY_S, HOUR_S, Capacity, Need, OrderPolicy, OrderView, Turns
 from corral.scheduling.snapshot import Shape, Usage, Waiting
 
 HALF_LIFE_S = 7 * DAY_S
+SHORTEST_HALF_LIFE_S = 60.0
 FAIR_SHARE = "fair-share"
 DRF = "drf"
 
@@ -207,6 +209,12 @@ def charge(waiting: Waiting, capacity: Capacity, options: Mapping[str, Any]) -> 
     return seconds * (gpu_milli / 1000 * options["gpu_cost"] + cpu_milli / 1000 * options["cpu_cost"])
 
 
+def half_life_of(group: ResourceGroup) -> float:
+    """The half-life in seconds of what was used in a group, whatever its order: it may be asked for later."""
+    value = group.order_options.get("half_life")
+    return float(value) if isinstance(value, int | float) and value >= SHORTEST_HALF_LIFE_S else HALF_LIFE_S
+
+
 def _used(usage: Iterable[Usage], options: Mapping[str, Any]) -> defaultdict[tuple[str, str], float]:
     found: defaultdict[tuple[str, str], float] = defaultdict(float)
     for one in usage:
@@ -251,8 +259,8 @@ SHARES = (
         fair_share,
         "Who has used least of its due goes next: projects, then owners within; what was used fades by half-lives.",
         {
-            "half_life": Option(Kind.DURATION, HALF_LIFE_S, "after this long what was used counts half", 60.0,
-                                3650 * DAY_S),
+            "half_life": Option(Kind.DURATION, HALF_LIFE_S, "after this long what was used counts half",
+                                SHORTEST_HALF_LIFE_S, 3650 * DAY_S),
             "expected": Option(Kind.DURATION, HOUR_S, "what a start is charged at once, at most", 0.0, 365 * DAY_S),
             "project_weights": _weights("projects"),
             "owner_weights": _weights("owners within their project"),

@@ -11,6 +11,7 @@ Nothing here needs more of the implementation than its port; what it must refuse
 `corral.store.Conflict`.
 """
 
+from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
@@ -19,5 +20,5 @@ from corral.testing.conformance.store_sessions import SessionRules
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(SessionRules, RoomRules, NodeRules, RaceRules):
+class StoreConformance(SessionRules, RoomRules, NodeRules, GroupRules, RaceRules):
     """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""

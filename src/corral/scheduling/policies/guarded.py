@@ -1,0 +1,73 @@
+"""A placement policy that is not Corral's own, at work behind a guard: what it does wrong is noted once, and from then
+on its group takes nothing for the rest of the pass. The other groups never notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from corral.scheduling.policies.score import Demand, PlacementPolicy, Scorer
+from corral.scheduling.pool import Floats, Pool, Rows
+from corral.scheduling.snapshot import Shape
+
+T = TypeVar("T")
+
+
+def guarded(policy: PlacementPolicy, note: Callable[[str], None]) -> PlacementPolicy:
+    """The same policy; `note` is called with the first thing that goes wrong."""
+    return lambda pool, demand: _Guarded(policy, note, pool, demand)
+
+
+class _Guarded(Scorer):
+    def __init__(self, policy: PlacementPolicy, note: Callable[[str], None], pool: Pool, demand: Demand) -> None:
+        super().__init__(pool, demand)
+        self._note = note
+        self._failed = False
+        self._inner = self._ask(lambda: policy(pool, demand), None)
+        self.by_shape = bool(getattr(self._inner, "by_shape", True))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def score(self, rows: Rows | slice, shape: Shape) -> Floats:
+        nothing = np.full(len(self.pool.room[rows]), -np.inf)
+        return self._ask(lambda: self._scores(rows, shape, len(nothing)), nothing)
+
+    def choose(self, scores: Floats, count: int) -> Sequence[int]:
+        return self._ask(lambda: self._chosen(scores, count), ())
+
+    def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
+        return self._ask(lambda: self._device(row, columns, shape), columns[0])
+
+    def _scores(self, rows: Rows | slice, shape: Shape, count: int) -> Floats:
+        scores = np.asarray(self._policy().score(rows, shape), dtype=float)
+        if scores.shape != (count,) or not np.isfinite(scores).all():
+            raise ValueError("its scores are not one finite number for each row")
+        return scores
+
+    def _chosen(self, scores: Floats, count: int) -> Sequence[int]:
+        rows = [int(row) for row in self._policy().choose(scores, count)]
+        fitting = all(0 <= row < len(scores) and scores[row] > -np.inf for row in rows)
+        if len(rows) > count or len(set(rows)) < len(rows) or not fitting:
+            raise ValueError("it chose nodes that do not fit, one twice, or too many")
+        return rows
+
+    def _device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
+        column = int(self._policy().device(row, columns, shape))
+        if column not in columns:
+            raise ValueError("it chose a device without room")
+        return column
+
+    def _policy(self) -> Scorer:
+        if self._inner is None:
+            raise ValueError("it made no scorer")
+        return self._inner
+
+    def _ask(self, answer: Callable[[], T], otherwise: T) -> T:
+        if self._failed:
+            return otherwise
+        try:
+            return answer()
+        except Exception as error:  # a stranger's code may raise anything
+            self._failed = True
+            self._note(f"its placement policy failed: {type(error).__name__}: {error}"[:500])
+            return otherwise
