@@ -13,7 +13,7 @@ from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet, Placement
 from corral.scheduling.plan import Refusal, check, refusal
-from corral.scheduling.policies.score import Pack
+from corral.scheduling.policies.score import PLACEMENTS, Pack
 from corral.scheduling.room import NodeRoom, RankPlace, excluded
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting, shape_of
 
@@ -160,7 +160,7 @@ def _move_plainly(rooms: Sequence[NodeRoom], ranks: Sequence[RankPlace]) -> None
 
 
 @settings(max_examples=200, deadline=None)
-@given(fleets(), shapes, st.sampled_from(["pack", "spread", "round-robin"]))
+@given(fleets(), shapes, st.sampled_from(sorted(PLACEMENTS)))
 def test_no_policy_makes_a_wrong_plan(made, wanted, placement) -> None:
     nodes, devices = made
     rows = [Waiting(f"s{n}", n, 1, 1, 0, "admin", "default", NOW, shape) for n, shape in enumerate(wanted)]

@@ -22,7 +22,7 @@ import numpy as np
 from corral.model.node import Device, Node
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
-from corral.scheduling.policies.score import Demand, PlacementPolicy, Scorer
+from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool
 from corral.scheduling.room import Grant, RankPlace
 from corral.scheduling.snapshot import Shape

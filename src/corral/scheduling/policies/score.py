@@ -1,66 +1,17 @@
-"""Placement policies: which of the nodes that fit is best. One class each, bound to one pool of nodes.
-
-To write one: subclass `Scorer` and say `score`; a policy is the class itself (or anything that makes a `Scorer` of a
-pool and the demand on it). It ranks, it never refuses: what does not fit has been sorted out before.
-"""
+"""The placement policies by name. Each is a `scorer.Scorer`; docs/scheduling.md describes them for users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.policies.fragmentation import LeastFragmentation
+from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer, fullness
 from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
-Demand = Mapping[Shape, float]
-
-
-class Scorer:
-    """A placement policy at work on one pool.
-
-    `score` is asked for the rows that changed since it was last asked, so a row's score may hang on nothing but that
-    row's own room and the shape; on the shape only where `by_shape` says so. Scores must be finite; of equal scores the
-    node first by name wins, unless `choose` says otherwise. `demand` is how much each shape counts among those that
-    are to be expected.
-    """
-
-    by_shape: ClassVar[bool] = False
-
-    def __init__(self, pool: Pool, demand: Demand) -> None:
-        self.pool = pool
-
-    def score(self, rows: Rows | slice, shape: Shape) -> Floats:
-        """How good each of these rows is for the shape, as its room is now; higher is better."""
-        raise NotImplementedError
-
-    def choose(self, scores: Floats, count: int) -> Sequence[int]:
-        """The `count` rows to take, best first; fewer where fewer fit (-inf does not fit)."""
-        if count == 1:
-            best = int(scores.argmax())
-            return (best,) if scores[best] > -np.inf else ()
-        return best_of(scores, count)
-
-    def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
-        """Which of the devices (columns) with room for a share gets it."""
-        return tightest(self.pool, row, columns)
-
-
-PlacementPolicy = Callable[[Pool, Demand], Scorer]
-
-
-def best_of(scores: Floats, count: int) -> list[int]:
-    fitting = np.flatnonzero(scores > -np.inf)
-    return fitting[np.argsort(-scores[fitting], kind="stable")[:count]].tolist()
-
-
-def tightest(pool: Pool, row: int, columns: Sequence[int]) -> int:
-    """The device with the least share left that has enough, so that whole devices stay whole; of equals the lowest
-    index."""
-    share, devices = pool.share(slice(row, row + 1))[0], pool.devices[row]
-    return min(columns, key=lambda column: (share[column], devices[column].index))
+__all__ = ["PLACEMENTS", "Demand", "Pack", "PlacementPolicy", "RoundRobin", "Scorer", "Spread"]
 
 
 class Pack(Scorer):
@@ -100,16 +51,9 @@ class RoundRobin(Scorer):
         return chosen
 
 
-def fullness(pool: Pool, rows: Rows | slice) -> Floats:
-    """The used fraction of each node's scarcest resource: CPUs, memory, or its GPUs together."""
-    room, size = pool.room[rows], pool.size[rows]
-    used = 1 - np.divide(room[:, :2], size, out=np.zeros(size.shape), where=size != 0)
-    full = used.max(axis=1)
-    if not pool.width:
-        return full
-    whole = WHOLE_GPU_MILLI * pool.count[rows]
-    shares = np.divide(whole - pool.share(rows).sum(axis=1), whole, out=np.zeros(len(full)), where=whole != 0)
-    return np.where(whole != 0, np.maximum(full, shares), full)
-
-
-PLACEMENTS: Mapping[str, PlacementPolicy] = {"pack": Pack, "spread": Spread, "round-robin": RoundRobin}
+PLACEMENTS: Mapping[str, PlacementPolicy] = {
+    "pack": Pack,
+    "spread": Spread,
+    "round-robin": RoundRobin,
+    "least-fragmentation": LeastFragmentation,
+}

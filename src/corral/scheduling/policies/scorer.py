@@ -1,0 +1,75 @@
+"""What a placement policy is: it ranks the nodes that fit. One class each, bound to one pool of nodes.
+
+To write one, subclass `Scorer` and say `score`; the policy is the class itself (or anything else that makes a `Scorer`
+of a pool and the demand on it). It ranks, it never refuses: what does not fit has been sorted out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.pool import Floats, Pool, Rows
+from corral.scheduling.snapshot import Shape
+
+Demand = Mapping[Shape, float]
+
+
+class Scorer:
+    """A placement policy at work on one pool.
+
+    `score` is asked for the rows that changed since it was last asked, so a row's score may hang on nothing but that
+    row's own room and the shape; on the shape only where `by_shape` says so. Scores must be finite; of equal scores the
+    node first by name wins, unless `choose` says otherwise. `demand` is how much each shape counts among those that
+    are to be expected.
+    """
+
+    by_shape: ClassVar[bool] = False
+
+    def __init__(self, pool: Pool, demand: Demand) -> None:
+        self.pool = pool
+
+    def score(self, rows: Rows | slice, shape: Shape) -> Floats:
+        """How good each of these rows is for the shape, as its room is now; higher is better."""
+        raise NotImplementedError
+
+    def choose(self, scores: Floats, count: int) -> Sequence[int]:
+        """The `count` rows to take, best first; fewer where fewer fit (-inf does not fit)."""
+        if count == 1:
+            best = int(scores.argmax())
+            return (best,) if scores[best] > -np.inf else ()
+        return best_of(scores, count)
+
+    def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
+        """Which of the devices (columns) with room for a share gets it."""
+        return tightest(self.pool, row, columns)
+
+
+PlacementPolicy = Callable[[Pool, Demand], Scorer]
+
+
+def best_of(scores: Floats, count: int) -> list[int]:
+    fitting = np.flatnonzero(scores > -np.inf)
+    return fitting[np.argsort(-scores[fitting], kind="stable")[:count]].tolist()
+
+
+def tightest(pool: Pool, row: int, columns: Sequence[int]) -> int:
+    """The device with the least share left that has enough, so that whole devices stay whole; of equals the lowest
+    index."""
+    share, devices = pool.share(slice(row, row + 1))[0], pool.devices[row]
+    return min(columns, key=lambda column: (share[column], devices[column].index))
+
+
+def fullness(pool: Pool, rows: Rows | slice) -> Floats:
+    """The used fraction of each node's scarcest resource: CPUs, memory, or its GPUs together."""
+    room, size = pool.room[rows], pool.size[rows]
+    used = 1 - np.divide(room[:, :2], size, out=np.zeros(size.shape), where=size != 0)
+    full = used.max(axis=1)
+    if not pool.width:
+        return full
+    whole = WHOLE_GPU_MILLI * pool.count[rows]
+    shares = np.divide(whole - pool.share(rows).sum(axis=1), whole, out=np.zeros(len(full)), where=whole != 0)
+    return np.where(whole != 0, np.maximum(full, shares), full)

@@ -1,0 +1,182 @@
+"""What free GPUs are worth: how many thousandths of them the sessions to be expected will fill.
+
+A GPU with `free` left is offered expected sessions one after another, drawn by how often they come, and takes one
+whenever that leaves it better off: the value of `free` is what it has taken after `OFFERS` offers, a small stochastic
+knapsack. So 190 left over are worth little where hardly anything of 160 comes, and much where many come. GPUs idle
+together are worth more by what needs several at once. Two prices go on top: of a kind that much is asked of, and of
+GPUs on a node whose CPUs or memory will run out before them.
+
+All of it hangs on a node's kind, which demands its CPUs and memory can still meet, and how free each GPU is. So it is
+tabulated once per demand, and a node's value is a sum of table entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.pool import DEVICES, NO_DEVICE, Floats, Ints, Pool, Rows
+from corral.scheduling.snapshot import Shape
+from corral.scheduling.standing import UNBOUNDED, need_of
+
+STEP_MILLI = 10  # shares are told apart to this; a GPU has so many steps:
+STEPS = WHOLE_GPU_MILLI // STEP_MILLI
+LEVELS = 12  # demands of CPU and of memory told apart; beyond that neighbours count as the larger one
+OFFERS = 60  # looking further ahead changes little; much less takes poor pairs too early
+HEADROOM = 1.5  # CPUs and memory per free GPU, in what a session asks for, at which most of the GPU still counts
+Index = NDArray[np.intp]
+
+
+class Expected(NamedTuple):
+    """One shape's demand on one node, and how often it comes."""
+
+    weight: float
+    cpu_milli: int
+    memory_mib: int
+    gpus: int  # whole ones; 0 for a share
+    steps: Ints  # of one GPU, by kind; UNBOUNDED where unsuitable
+
+    @property
+    def asked(self) -> float:
+        """GPUs, on the kind where it is least."""
+        return float(self.gpus or self.steps.min() / STEPS)
+
+
+class Usefulness:
+    """The value of every state that a node of the pool can be in, in thousandths of a GPU."""
+
+    def __init__(self, pool: Pool, demand: Mapping[Shape, float]) -> None:
+        expected = expected_in(pool, demand)
+        self._width = pool.width
+        self._kind = _main_kind(pool)
+        self._cpus = _levels(one.cpu_milli for one in expected)
+        self._memories = _levels(one.memory_mib for one in expected)
+        self._sites = (len(pool.kinds), len(self._cpus) + 1, len(self._memories) + 1)
+        price = _prices(pool, expected)
+        single = sum(one.weight for one in expected if one.gpus <= 1) or 1.0
+        of_free = _filled(self._offers(expected, single)).reshape(len(pool.kinds), -1)
+        self._of_free: Floats = (price[:, None] * of_free).reshape(-1)
+        together = self._together(expected, single).reshape(len(pool.kinds), -1)
+        self._of_idle: Floats = (price[:, None] * together).reshape(-1)
+        self._per_gpu = _per_gpu(expected) / HEADROOM / WHOLE_GPU_MILLI
+
+    def _offers(self, expected: Iterable[Expected], total: float) -> Floats:
+        """By site: how likely one offer is of each number of steps of one GPU, whole ones among them."""
+        offers = np.zeros((*self._sites, STEPS + 1))
+        for one in expected:
+            if one.gpus <= 1:
+                for kind in np.flatnonzero(one.steps < UNBOUNDED).tolist():
+                    steps = STEPS if one.gpus else int(one.steps[kind])
+                    offers[(kind, *self._levels_of(one), steps)] += one.weight / total
+        return offers.cumsum(axis=1).cumsum(axis=2).reshape(-1, STEPS + 1)
+
+    def _together(self, expected: Iterable[Expected], total: float) -> Floats:
+        """By site: the value of so many idle GPUs to sessions that need several at once."""
+        wanted = np.zeros((*self._sites, self._width + 1))
+        for one in expected:
+            if 1 < one.gpus <= self._width:
+                for kind in np.flatnonzero(one.steps < UNBOUNDED).tolist():
+                    wanted[(kind, *self._levels_of(one), one.gpus)] += one.weight * one.gpus / total
+        wanted = wanted.cumsum(axis=1).cumsum(axis=2).cumsum(axis=3)
+        worth: Floats = wanted * WHOLE_GPU_MILLI * np.arange(self._width + 1)
+        return worth.reshape(-1, self._width + 1)
+
+    def _levels_of(self, one: Expected) -> tuple[int, int]:
+        cpu, memory = np.searchsorted(self._cpus, one.cpu_milli), np.searchsorted(self._memories, one.memory_mib)
+        return int(cpu) + 1, int(memory) + 1
+
+    def site(self, rows: Rows | slice, cpu_free: Ints, memory_free: Ints) -> Index:
+        """The number of a node's kind together with the demands that so much free can meet."""
+        _, cpus, memories = self._sites
+        cpu = self._cpus.searchsorted(cpu_free, "right")
+        return (self._kind[rows] * cpus + cpu) * memories + self._memories.searchsorted(memory_free, "right")
+
+    def of_free(self, site: Index, free: Ints) -> Floats:
+        """Of each GPU so free, on its own."""
+        return self._of_free[(site * (STEPS + 1))[:, None] + free // STEP_MILLI]
+
+    def of_idle(self, site: Index, idle: Ints) -> Floats:
+        """What so many idle GPUs are worth beyond each on its own; `idle` may have a column per possibility."""
+        start = site * (self._width + 1)
+        return self._of_idle[(start[:, None] if idle.ndim == 2 else start) + idle]
+
+    def usable_part(self, cpu_and_memory: Ints, free: Ints) -> Floats:
+        """How much of `free` (thousandths on each node) counts: next to all while CPUs and memory are plenty, and less
+        the sooner they run out."""
+        wanted = np.maximum(self._per_gpu * free[:, None], 1e-9)
+        return 1 - np.exp(-(cpu_and_memory / wanted).min(axis=1))
+
+
+def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
+    """The shapes with GPUs that may come to this pool's group."""
+    found: list[Expected] = []
+    group = pool.nodes[0].group if pool.nodes else None
+    capacity = np.array([max(kind.capacity_mib, 1) for kind in pool.kinds], np.int64)
+    for shape, times in demand.items():
+        need, ranks = need_of(shape, pool), shape.ranks_per_node
+        suited = need.vram_mib < UNBOUNDED if need.gpus >= 0 else np.zeros(0, bool)
+        if shape.group not in (None, group) or not suited.any():
+            continue
+        by_memory = -(-np.where(suited, need.vram_mib, 0) * WHOLE_GPU_MILLI // capacity)
+        steps = -(-np.maximum(max(need.share_milli, 1), by_memory) // STEP_MILLI)
+        steps = np.where(suited, np.minimum(steps, STEPS), UNBOUNDED)
+        found.append(
+            Expected(times * shape.nodes, ranks * need.cpu_milli, ranks * need.memory_mib, ranks * need.gpus, steps)
+        )
+    return found
+
+
+def _filled(offers: Floats) -> Floats:
+    """For each row of offers: the thousandths that a GPU with 0, 1, … STEPS steps free will fill."""
+    distinct, which = np.unique(offers, axis=0, return_inverse=True)
+    value = np.zeros_like(distinct)
+    sizes = np.flatnonzero(distinct.any(axis=0)).tolist()
+    for _ in range(OFFERS):
+        better = value.copy()
+        for size in sizes:
+            gain = size * STEP_MILLI + value[:, : STEPS + 1 - size] - value[:, size:]
+            better[:, size:] += distinct[:, size : size + 1] * np.maximum(gain, 0)
+        value = better
+    return value[which.reshape(-1)]
+
+
+def _prices(pool: Pool, expected: Iterable[Expected]) -> Floats:
+    """By kind: how much is asked of it for what there is of it, the least asked of at 1. A shape asks of every kind
+    that suits it in proportion to how many GPUs of the kind there are."""
+    there = np.bincount(pool.kind.reshape(-1), minlength=len(pool.kinds)).astype(np.float64)
+    there[NO_DEVICE] = 0
+    asked = np.zeros(len(there))
+    for one in expected:
+        suited = np.where(one.steps < UNBOUNDED, there, 0)
+        if suited.any():
+            asked += one.weight * one.asked * suited / suited.sum()
+    pressure = np.divide(asked, there, out=np.zeros(len(there)), where=there > 0)
+    least = pressure[pressure > 0].min(initial=np.inf)
+    return np.maximum(pressure / least, 1.0)
+
+
+def _per_gpu(expected: Iterable[Expected]) -> Floats:
+    """CPU and memory that a session asks for with one GPU, on average over the GPUs asked for."""
+    totals = np.zeros(3)
+    for one in expected:
+        totals += one.weight * np.array([one.cpu_milli, one.memory_mib, one.asked])
+    return totals[:DEVICES] / (totals[DEVICES] or 1.0)
+
+
+def _levels(amounts: Iterable[int]) -> Ints:
+    """Distinct amounts, ascending; thinned to LEVELS, the largest kept."""
+    distinct = np.unique(np.fromiter(amounts, np.int64))
+    if len(distinct) <= LEVELS:
+        return distinct
+    return distinct[np.linspace(0, len(distinct) - 1, LEVELS).round().astype(int)]
+
+
+def _main_kind(pool: Pool) -> Index:
+    """The kind that most devices of each node are of."""
+    numbers = np.stack([(pool.kind == kind).sum(axis=1) for kind in range(len(pool.kinds))])
+    numbers[NO_DEVICE] = 0
+    return numbers.argmax(axis=0)

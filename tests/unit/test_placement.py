@@ -1,0 +1,137 @@
+"""What each placement policy prefers, on fleets small enough to see why."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.model.node import Device, Node, NodeState
+from corral.model.resources import GpuRequest, Resources
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.policies.usefulness import STEP_MILLI, STEPS, Usefulness
+from corral.scheduling.pool import Pool
+from corral.scheduling.snapshot import Shape
+
+
+def a_node(name: str, cpus: int = 16, gpus: int = 0, model: str = "A100") -> tuple[Node, list[Device]]:
+    node = Node(name, "g", NodeState.UP, True, 1, "b", "r", "i", "h", "0", "127.0.0.1", cpus * 1000, 65536)
+    return node, [Device(name, f"{name}/{index}", index, model, None, 80_000) for index in range(gpus)]
+
+
+def a_shape(gpu: GpuRequest | int | None = None, cpus: float = 1, nodes: int = 1, ranks: int = 1) -> Shape:
+    request = GpuRequest(share_milli=gpu) if isinstance(gpu, int) else gpu
+    return Shape("g", Resources(int(cpus * 1000), 64, request), nodes, ranks, False, (), (), (), "process")
+
+
+def a_fleet(policy: str, *made: tuple[Node, list[Device]], demand: dict[Shape, float] | None = None) -> Fleet:
+    nodes = [node for node, _ in made]
+    return Fleet(nodes, {node.name: devices for node, devices in made}, {"g": PLACEMENTS[policy]}, 0.0, demand)
+
+
+def went(fleet: Fleet, *shapes: Shape) -> list[str]:
+    """The GPU each got, or the node where it asked for none."""
+    found: list[str] = []
+    for shape in shapes:
+        placement = fleet.place(shape)
+        assert placement is not None
+        found += [rank.grants[0].uuid if rank.grants else rank.node for rank in placement.ranks]
+    return found
+
+
+def test_spread_takes_the_emptiest_node_and_gpu() -> None:
+    fleet = a_fleet("spread", a_node("n1", gpus=2), a_node("n2", gpus=2))
+    assert went(fleet, *[a_shape(300)] * 5) == ["n1/0", "n2/0", "n1/1", "n2/1", "n1/0"]
+
+
+def test_round_robin_goes_on_where_it_stopped_and_passes_by_who_is_full() -> None:
+    fleet = a_fleet("round-robin", a_node("n1", 4), a_node("n2", 1), a_node("n3", 4))
+    assert went(fleet, *[a_shape()] * 5) == ["n1", "n2", "n3", "n1", "n3"]
+
+
+def test_round_robin_gives_a_gang_the_next_nodes() -> None:
+    fleet = a_fleet("round-robin", a_node("n1"), a_node("n2"), a_node("n3"))
+    assert went(fleet, a_shape(nodes=2), a_shape(nodes=2)) == ["n1", "n2", "n3", "n1"]
+
+
+def test_pack_puts_a_share_on_the_fullest_node_and_gpu() -> None:
+    fleet = a_fleet("pack", a_node("n1", gpus=2), a_node("n2", gpus=2))
+    assert went(fleet, a_shape(500), a_shape(300), a_shape(300), a_shape(200)) == ["n1/0", "n1/0", "n1/1", "n1/0"]
+
+
+def test_a_share_goes_where_it_leaves_what_others_can_use() -> None:
+    """600 and 400 fill a GPU. Beside 500, 400 would leave a tenth that nothing asks for, so it goes to the 600."""
+    demand = {a_shape(600): 10.0, a_shape(400): 10.0, a_shape(500): 10.0}
+    fleet = a_fleet("least-fragmentation", a_node("n1", gpus=2), demand=demand)
+    assert went(fleet, a_shape(500), a_shape(600), a_shape(400), a_shape(500)) == ["n1/0", "n1/1", "n1/1", "n1/0"]
+
+
+def test_a_bad_pair_is_not_made_while_there_is_an_idle_gpu() -> None:
+    demand = {a_shape(600): 10.0, a_shape(400): 10.0, a_shape(300): 1.0}
+    fleet = a_fleet("least-fragmentation", a_node("n1", gpus=2), demand=demand)
+    assert went(fleet, a_shape(600), a_shape(300)) == ["n1/0", "n1/1"]
+
+
+def test_nodes_stay_whole_for_those_who_need_them_whole() -> None:
+    demand = {a_shape(GpuRequest(count=4)): 1.0, a_shape(GpuRequest()): 10.0}
+    fleet = a_fleet("least-fragmentation", a_node("n1", gpus=4), a_node("n2", gpus=3), demand=demand)
+    assert went(fleet, *[a_shape(GpuRequest())] * 3) == ["n2/0", "n2/1", "n2/2"]
+
+
+def test_a_kind_that_much_is_asked_of_is_left_to_those_who_need_it() -> None:
+    demand = {a_shape(GpuRequest(model="H100")): 5.0, a_shape(GpuRequest()): 5.0}
+    fleet = a_fleet(
+        "least-fragmentation", a_node("n1", gpus=2, model="H100"), a_node("n2", gpus=2, model="A100"), demand=demand
+    )
+    assert went(fleet, a_shape(GpuRequest()), a_shape(GpuRequest(model="H100"))) == ["n2/0", "n1/0"]
+
+
+def test_work_without_gpus_goes_where_it_strands_none() -> None:
+    demand = {a_shape(GpuRequest(), cpus=8): 5.0, a_shape(cpus=8): 5.0}
+    fleet = a_fleet("least-fragmentation", a_node("n1", 16, gpus=2), a_node("n2", 24, gpus=2), demand=demand)
+    assert went(fleet, a_shape(cpus=8)) == ["n2"]
+
+
+def test_without_gpus_least_fragmentation_packs() -> None:
+    fleet = a_fleet("least-fragmentation", a_node("n1"), a_node("n2"))
+    assert went(fleet, *[a_shape()] * 3) == ["n1"] * 3
+
+
+def test_ranks_on_one_node_each_see_what_those_before_took() -> None:
+    demand = {a_shape(400): 1.0, a_shape(600): 1.0}
+    fleet = a_fleet("least-fragmentation", a_node("n1", gpus=2), demand=demand)
+    assert sorted(went(fleet, a_shape(400, ranks=4))) == ["n1/0", "n1/0", "n1/1", "n1/1"]
+    assert fleet.place(a_shape(400)) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.integers(1, 1000), st.integers(1, 100), min_size=1, max_size=6), st.integers(0, 3))
+def test_free_gpu_is_never_worth_more_than_it_is_nor_less_for_being_more(shares, several) -> None:
+    node, devices = a_node("n1", gpus=4)
+    demand = {a_shape(share if share < 1000 else GpuRequest()): float(times) for share, times in shares.items()}
+    if several:
+        demand[a_shape(GpuRequest(count=several + 1))] = 1.0
+    useful = Usefulness(Pool([node], {"n1": devices}), demand)
+    site = useful.site(slice(None), np.array([16_000]), np.array([65_536]))
+    free = np.arange(0, 1001, STEP_MILLI)
+    worth = useful.of_free(site, free[None, :])[0]
+    assert worth[0] == 0 and (worth <= free + 1e-6).all()
+    assert (np.diff(worth) >= -1e-6).all()
+    smallest = min(-(-share // STEP_MILLI) for share in shares)
+    assert (worth[:smallest] == 0).all() and (worth[smallest:] > 0).all()
+    assert len(worth) == STEPS + 1
+
+
+@pytest.mark.parametrize("policy", sorted(PLACEMENTS))
+def test_what_is_given_back_is_as_good_as_new(policy) -> None:
+    made = [a_node("n1", gpus=2), a_node("n2", gpus=2)]
+    wanted = [a_shape(300), a_shape(GpuRequest(count=2)), a_shape(700)]
+    demand = dict.fromkeys(wanted, 1.0)
+    used, fresh = (a_fleet(policy, *made, demand=demand) for _ in range(2))
+    for shape in wanted:
+        placement = used.place(shape)
+        assert placement is not None
+        used.give_back(placement.ranks)
+    if policy != "round-robin":  # whose turn it is has moved on
+        assert went(used, *wanted) == went(fresh, *wanted)
+    assert used.refusals(a_shape(GpuRequest(count=3))) == fresh.refusals(a_shape(GpuRequest(count=3)))
