@@ -11,7 +11,9 @@ from corral.model.lifecycle import Fact, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
 from corral.ports import Reads
+from corral.reconcile.placement import PER_SHAPE
 from corral.scheduling.explain import explain
+from corral.scheduling.ordering import position_of
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
 from corral.scheduling.suggest import Suggestion, suggest
 
@@ -60,7 +62,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     found = explain(snapshot, shape)
     blockers = [*_own_blockers(session, reads.now)]
     blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
-    position = reads.position(session)
+    position = reads.position(session) or position_of(reads.snapshot(PER_SHAPE), session.id)
     if not blockers and position:
         blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"

@@ -104,3 +104,27 @@ class UpdateIn(Body):
     priority: int | None = None
     group: Name | None = None
     time: Amount | None = None
+
+
+OptionValues = dict[Name, bool | int | float | Text | dict[Name, float] | None]
+
+
+class GroupIn(Body):
+    """A new resource group. Options are those that its policies declare; `corral group policies` lists them."""
+
+    name: Name
+    order: Name = "fifo"
+    order_options: OptionValues = {}
+    placement: Name = "pack"
+    placement_options: OptionValues = {}
+
+
+class GroupChangeIn(Body):
+    """What to change of a resource group. Options are laid over those that are set, null puts one back to its default,
+    another policy begins with its own. `version`: change it only while it is at this one."""
+
+    order: Name | None = None
+    order_options: OptionValues = {}
+    placement: Name | None = None
+    placement_options: OptionValues = {}
+    version: int | None = None

@@ -20,6 +20,7 @@ COMMANDS = {
     "sessions": ("ps", "show", "wait", "cancel", "hold", "release", "requeue", "update", "logs"),
     "stories": ("history", "events", "explain", "audit-launch"),
     "cluster": ("nodes", "node", "devices", "doctor", "version"),
+    "groups": ("group", "queue"),
     "planes": ("up", "manager", "agent", "db"),
 }
 MODULE_OF = {name: module for module, names in COMMANDS.items() for name in names}

@@ -44,7 +44,7 @@ IDENTITY = (
     _text("project", "NAME", "Project it belongs to."),
     _text("group", "NAME", "Resource group to run in."),
     _text("profile", "NAME", "Resources and image set by an administrator."),
-    _count("priority", "Higher goes first, where the group's policy looks at it; none does in this release."),
+    _count("priority", "Higher goes first, where the group's order looks at it."),
     _texts("label", "K=V", "A label to find it by"),
 )
 RESOURCES = (

@@ -155,8 +155,16 @@ def show_history(events: Iterable[Record]) -> str:
 
 def show_event(one: Record) -> str:
     """One line of the event stream."""
-    change = f"{one['from'] or '-'} -> {one['to']}"
-    parts = (one["id"], one["at"], one["session"] or "-", change, one["fact"], f"by {one['by']}", _pairs(one["detail"]))
+    change = f"{one['from'] or '-'} -> {one['to'] or '-'}"
+    parts = (
+        one["id"],
+        one["at"],
+        one["session"] or one.get("group") or "-",
+        change,
+        one["fact"],
+        f"by {one['by']}",
+        _pairs(one["detail"]),
+    )
     return "  ".join(str(part) for part in parts if part not in (None, ""))
 
 
@@ -220,9 +228,57 @@ def show_devices(devices: Iterable[Record], *, wide: bool) -> str:
     return table(head, rows)
 
 
-def show_groups(groups: Iterable[Record]) -> str:
-    rows = [(one["name"], one["order"], one["placement"], one["backend"], one["nodes"]) for one in groups]
-    return table(("NAME", "ORDER", "PLACEMENT", "BACKEND", "NODES"), rows)
+def show_groups(groups: Iterable[Record], *, wide: bool) -> str:
+    head = ["NAME", "STATE", "ORDER", "PLACEMENT", "NODES", "VERSION"]
+    more = ["BACKEND", "OPTIONS", "NOTE"]
+    rows: list[list[object]] = []
+    for one in groups:
+        row: list[object] = [one["name"], _group_state(one), one["order"], one["placement"], one["nodes"],
+                             one["version"]]  # fmt: skip
+        if wide:
+            options = _option_values({**one["order_options"], **one["placement_options"]})
+            row += [one["backend"], options, one["problem"] and one["problem"]["message"]]
+        rows.append(row)
+    return table(head + (more if wide else []), rows)
+
+
+def _group_state(one: Record) -> str:
+    return "broken" if one["problem"] else "paused" if one["paused"] else "open"
+
+
+def show_group(found: Record) -> str:
+    one = found["group"]
+    facts = listing([
+        ("name", one["name"]), ("state", _group_state(one)), ("problem", _why(one["problem"])),
+        ("order", one["order"]), ("order options", _option_values(one["order_options"])),
+        ("placement", one["placement"]), ("placement options", _option_values(one["placement_options"])),
+        ("backend", one["backend"]), ("nodes", one["nodes"]), ("version", one["version"]),
+    ])  # fmt: skip
+    if not found["shares"]:
+        return facts
+    rows = [(one["project"], one["owner"], f"{one['weight']:g}", f"{one['entitled']:.1%}", f"{one['used']:.1%}",
+             f"{one['level']:.3f}") for one in found["shares"]]  # fmt: skip
+    return f"{facts}\n\n{table(('PROJECT', 'OWNER', 'WEIGHT', 'ENTITLED', 'USED', 'LEVEL'), rows)}"
+
+
+def _option_values(options: Mapping[str, Any]) -> str:
+    """As they can be given again."""
+    return " ".join(f"{name}={_option_value(value)}" for name, value in sorted(options.items()))
+
+
+def _option_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}:{weight:g}" for name, weight in cast("Mapping[str, float]", value).items())
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def show_policies(policies: Iterable[Record]) -> str:
+    rows: list[tuple[object, ...]] = []
+    for one in policies:
+        rows.append((one["kind"], one["name"], "", one["problem"]["message"] if one["problem"] else one["help"]))
+        rows += [("", "", f"{option['name']}={_option_value(option['default'])}", option["help"])
+                 for option in one["options"]]  # fmt: skip
+    return table(("KIND", "POLICY", "OPTION", "WHAT IT DOES"), rows)
 
 
 def show_diagnosis(found: Record) -> str:

@@ -210,6 +210,37 @@ class AsyncClient:
     async def groups(self) -> list[shapes.Group]:
         return await self._ask(calls.get(f"{calls.API}/groups"))
 
+    async def group(self, name: str) -> shapes.GroupDetail:
+        """One resource group, and who has which share of it."""
+        return await self._ask(calls.group(name))
+
+    async def create_group(self, name: str, **fields: object) -> shapes.Group:
+        """Make a group. Fields: order, order_options, placement, placement_options."""
+        return await self._ask(calls.create_group({"name": name, **fields}))
+
+    async def change_group(self, name: str, **changes: object) -> shapes.Group:
+        """Change policies and options, from the next pass on. With `version`, only while it is at that one."""
+        return await self._ask(calls.change_group(name, changes))
+
+    async def delete_group(self, name: str) -> shapes.Group:
+        """Delete a group without nodes and live sessions; the group as it was last."""
+        return await self._ask(calls.delete_group(name))
+
+    async def pause_group(self, name: str) -> shapes.Group:
+        """Start nothing new in it; what has room goes on."""
+        return await self._ask(calls.act_on_group(name, "pause"))
+
+    async def resume_group(self, name: str) -> shapes.Group:
+        return await self._ask(calls.act_on_group(name, "resume"))
+
+    async def group_history(self, name: str) -> list[shapes.Event]:
+        """Every change of it, oldest first."""
+        return await self._ask(calls.group(name, "history"))
+
+    async def policies(self) -> list[shapes.InstalledPolicy]:
+        """Every order and placement policy there is, with the options it takes."""
+        return await self._ask(calls.get(f"{calls.API}/policies"))
+
     async def doctor(self) -> shapes.Diagnosis:
         """Every invariant held against every row, and the state of the loops and nodes."""
         return await self._ask(calls.get(f"{calls.API}/doctor"))

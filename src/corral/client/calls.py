@@ -117,6 +117,28 @@ def confirm_dead(name: str) -> Call:
     return Call("POST", f"{_of_node(name)}/confirm-dead", repeatable=True)
 
 
+def group(name: str, what: str = "") -> Call:
+    """The group itself, or its `history`."""
+    return get(_of_group(name) + (f"/{what}" if what else ""))
+
+
+def create_group(fields: Mapping[str, object]) -> Call:
+    return _post(f"{API}/groups", fields, None)
+
+
+def change_group(name: str, changes: Mapping[str, object]) -> Call:
+    return Call("PATCH", _of_group(name), body=encode(changes), headers=_JSON, repeatable="version" not in changes)
+
+
+def delete_group(name: str) -> Call:
+    return Call("DELETE", _of_group(name))
+
+
+def act_on_group(name: str, verb: str) -> Call:
+    """pause and resume."""
+    return Call("POST", f"{_of_group(name)}/{verb}", repeatable=True)
+
+
 def encode(body: Any) -> bytes:
     """JSON bytes; `Invalid` for text that no Unicode encoding can carry, and for what is no JSON."""
     try:
@@ -154,6 +176,13 @@ def _of_node(name: str) -> str:
     if name in LEADING_ELSEWHERE or "/" in name:
         raise NotFound("no_such_node", f"there is no node {name[:80]!r}; `corral nodes` lists them", subject=name[:80])
     return f"{API}/nodes/{quote(name, safe='')}"
+
+
+def _of_group(name: str) -> str:
+    if name in LEADING_ELSEWHERE or "/" in name:
+        raise NotFound("group_unknown", f"there is no resource group {name[:80]!r}; `corral group list` lists them",
+                       subject=name[:80])  # fmt: skip
+    return f"{API}/groups/{quote(name, safe='')}"
 
 
 def _params(values: Mapping[str, object]) -> Params:

@@ -273,11 +273,52 @@ class Freed(TypedDict):
 
 
 class Group(TypedDict):
+    """`problem` says why it takes no sessions though it is not paused; `version` counts its changes."""
+
     name: str
     order: str
+    order_options: dict[str, Any]
     placement: str
+    placement_options: dict[str, Any]
     backend: str
     nodes: int
+    paused: bool
+    version: int
+    problem: Reason | None
+
+
+class Share(TypedDict):
+    """`entitled` and `used` are fractions of the whole; of `level` the lowest goes next."""
+
+    project: str | None
+    owner: str | None
+    weight: float
+    entitled: float
+    used: float
+    level: float
+
+
+class GroupDetail(TypedDict):
+    group: Group
+    shares: list[Share]
+
+
+class PolicyOption(TypedDict):
+    name: str
+    kind: str
+    default: Any
+    help: str
+    choices: list[str]
+
+
+class InstalledPolicy(TypedDict):
+    """`kind`: order or placement."""
+
+    kind: str
+    name: str
+    help: str
+    options: list[PolicyOption]
+    problem: Reason | None
 
 
 class Finding(TypedDict):

@@ -206,6 +206,37 @@ class Client:
     def groups(self) -> list[shapes.Group]:
         return self._ask(calls.get(f"{calls.API}/groups"))
 
+    def group(self, name: str) -> shapes.GroupDetail:
+        """One resource group, and who has which share of it."""
+        return self._ask(calls.group(name))
+
+    def create_group(self, name: str, **fields: object) -> shapes.Group:
+        """Make a group. Fields: order, order_options, placement, placement_options."""
+        return self._ask(calls.create_group({"name": name, **fields}))
+
+    def change_group(self, name: str, **changes: object) -> shapes.Group:
+        """Change policies and options, from the next pass on. With `version`, only while it is at that one."""
+        return self._ask(calls.change_group(name, changes))
+
+    def delete_group(self, name: str) -> shapes.Group:
+        """Delete a group without nodes and live sessions; the group as it was last."""
+        return self._ask(calls.delete_group(name))
+
+    def pause_group(self, name: str) -> shapes.Group:
+        """Start nothing new in it; what has room goes on."""
+        return self._ask(calls.act_on_group(name, "pause"))
+
+    def resume_group(self, name: str) -> shapes.Group:
+        return self._ask(calls.act_on_group(name, "resume"))
+
+    def group_history(self, name: str) -> list[shapes.Event]:
+        """Every change of it, oldest first."""
+        return self._ask(calls.group(name, "history"))
+
+    def policies(self) -> list[shapes.InstalledPolicy]:
+        """Every order and placement policy there is, with the options it takes."""
+        return self._ask(calls.get(f"{calls.API}/policies"))
+
     def doctor(self) -> shapes.Diagnosis:
         """Every invariant held against every row, and the state of the loops and nodes."""
         return self._ask(calls.get(f"{calls.API}/doctor"))

@@ -113,6 +113,7 @@ def _known(tx: Tx, name: str) -> ResourceGroup:
 
 
 def _locked(tx: Tx, name: str) -> ResourceGroup:
+    _known(tx, name)
     tx.lock_group(name)
     return _known(tx, name)
 

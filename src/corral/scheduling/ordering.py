@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +23,17 @@ from corral.scheduling.policies.registry import Policies, policies_of
 from corral.scheduling.policies.score import PLACEMENTS
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
-__all__ = ["HELD_BACK", "Policies", "capacity_of", "home_of", "ordered", "policies_of", "standing_of", "turns_of"]
+__all__ = [
+    "HELD_BACK",
+    "Policies",
+    "capacity_of",
+    "home_of",
+    "ordered",
+    "policies_of",
+    "position_of",
+    "standing_of",
+    "turns_of",
+]
 
 HOME = "default"
 HELD_BACK: Mapping[str, str] = {
@@ -85,7 +96,7 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
         elif name is not None and name not in usable:
             _refuse(line, refusal("group_unknown", {}), refusals)
         else:
-            lines.append(_Line(name, partial(turns_of, snapshot, name, usable, line), line, refusals))
+            lines.append(_Line(name, snapshot, usable, line, refusals))
     heap = [(head.ordinal, number, head) for number, one in enumerate(lines) if (head := one.next(None)) is not None]
     heapq.heapify(heap)
     told = _Retold(snapshot, held_back)
@@ -99,6 +110,21 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, (following.ordinal, number, following))
+
+
+def position_of(snapshot: Snapshot, session_id: str) -> int | None:
+    """Its place in its group's line as the group's order has it now, if everyone before it got room."""
+    usable = standing_of(replace(group, paused=False) for group in snapshot.groups.values()).usable
+    home = home_of(usable)
+    named = {one.id: home if one.shape.group is None else one.shape.group for one in snapshot.waiting}
+    name = named.get(session_id)
+    if name is None or name not in usable:
+        return None
+    line = _Line(name, snapshot, usable, [one for one in snapshot.waiting if named[one.id] == name], {})
+    place, following = 1, line.next(None)
+    while following is not None and following.id != session_id:
+        place, following = place + 1, line.next(True)
+    return None if following is None else place
 
 
 def turns_of(snapshot: Snapshot, name: str | None, usable: Mapping[str, Policies], waiting: Sequence[Waiting]) -> Turns:
@@ -157,10 +183,15 @@ class _Line:
     """One group's turns, with what its policy may do wrong kept within the group."""
 
     def __init__(
-        self, group: str | None, begin: Callable[[], Turns], members: Sequence[Waiting], refusals: Refusals
+        self,
+        group: str | None,
+        snapshot: Snapshot,
+        usable: Mapping[str, Policies],
+        members: Sequence[Waiting],
+        refusals: Refusals,
     ) -> None:
         self._group = group
-        self._begin = begin
+        self._begin = partial(turns_of, snapshot, group, usable, members)
         self._turns: Turns | None = None
         self._left = {one.id: one for one in members}
         self._refusals = refusals

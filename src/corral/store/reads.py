@@ -102,7 +102,7 @@ class SqlReads:
         return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS_LIVE)}
 
     def position(self, session: Session) -> int | None:
-        if session.phase != "pending" or session.wanted != "run":
+        if session.phase != "pending" or session.wanted != "run" or not waiting.by_age(self.groups(), session):
             return None
         return self._rows(sql.SESSION_POSITION, ordinal=session.ordinal, grp=session.group or "")[0][0]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
+from corral.model.session import Session
 from corral.scheduling.ordering import home_of
-from corral.scheduling.policies.order import Need
+from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import needs_of
 from corral.scheduling.policies.shares import half_life_of
 from corral.scheduling.snapshot import Usage, Waiting
@@ -42,6 +43,12 @@ def line(ask: Rows, groups: Mapping[str, ResourceGroup], per_shape: int, now: fl
         if Need.RESTARTED in needs:
             _add_attained(ask, found)
     return sorted(found.values(), key=lambda one: one.ordinal), last_read
+
+
+def by_age(groups: Mapping[str, ResourceGroup], session: Session) -> bool:
+    """Whether the group in whose line the session stands goes by age alone."""
+    group = groups.get(session.spec.group or home_of(groups) or "")
+    return group is None or group.order == FIFO.name
 
 
 def _keep(found: dict[str, Waiting], row: rows.Row) -> None:

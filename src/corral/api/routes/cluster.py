@@ -1,4 +1,4 @@
-"""Nodes, devices, resource groups, and what `doctor` finds wrong."""
+"""Nodes, devices, and what `doctor` finds wrong."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ router = routes("cluster")
 OVERDUE_SWEEPS = 3.0
 GRACE_S = 10.0
 FOREIGN_SLACK_S = 5.0  # an agent that has just started does not know yet which launches are foreign
-
-
-class GroupView(msgspec.Struct):
-    name: str
-    order: str
-    placement: str
-    backend: str
-    nodes: int
 
 
 class NodeWithDevices(msgspec.Struct):
@@ -108,21 +100,6 @@ async def devices(here: Here) -> Response:
     """Every device, by node and index."""
     found = await here.store.read("devices", lambda reads: reads.devices())
     return respond([device_view(one) for one in sorted(found, key=lambda one: (one.node, one.index))])
-
-
-@router.get("/api/v1/groups", responses=json_of(list[GroupView]))
-@allow(Policy.USER)
-async def groups(here: Here) -> Response:
-    """Every resource group and its policies."""
-
-    def look(reads: Reads) -> list[GroupView]:
-        members = Counter(one.group for one in reads.nodes().values())
-        return [
-            GroupView(one.name, one.order, one.placement, one.backend, members[one.name])
-            for _, one in sorted(reads.groups().items())
-        ]
-
-    return respond(await here.store.read("groups", look))
 
 
 @router.get("/api/v1/doctor", responses=json_of(DoctorView))

@@ -95,4 +95,4 @@ def _visible(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventRo
         return rows
     sessions = reads.sessions({row.session for row in rows if row.session is not None})
     own = {id_ for id_, session in sessions.items() if asking.sees(session)}
-    return [row for row in rows if row.session in own]
+    return [row for row in rows if row.session in own or row.group is not None]

@@ -1,0 +1,152 @@
+"""Resource groups: group list, show, create, set, delete, history, policies; queue pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from corral.cli.render import show_group, show_groups, show_history, show_policies
+from corral.cli.terminal import Terminal
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
+from corral.model.faults import Invalid
+
+NAME = argument("name", "NAME")
+ORDER = option("--order", metavar="POLICY", help="Whose turn it is: fifo, priority, fair-share, drf, …")
+PLACEMENT = option("--placement", metavar="POLICY", help="Which node is best: pack, spread, …")
+OPTIONS = (
+    ORDER,
+    option("--order-option", metavar="NAME=VALUE", multiple=True, help="An option of the order; NAME= is its default."),
+    PLACEMENT,
+    option("--placement-option", metavar="NAME=VALUE", multiple=True, help="An option of the placement."),
+)
+VERSION = option("--version", type=int, metavar="N", help="Only while the group is at this version.")
+
+
+@verb("list", formats=LISTED)
+def group_list(terminal: Terminal) -> None:
+    """List the resource groups."""
+    found = terminal.client.groups()
+    if terminal.as_json:
+        terminal.print_json(found)
+    elif terminal.output == "name":
+        if found:
+            terminal.print("\n".join(one["name"] for one in found))
+    else:
+        terminal.print(show_groups(found, wide=terminal.output == "wide"))
+
+
+@verb("show", NAME, formats=SHOWN)
+def group_show(terminal: Terminal, name: str) -> None:
+    """Show a group: its policies with every option, and who has which share."""
+    found = terminal.client.group(name)
+    if terminal.as_json:
+        terminal.print_json(found)
+    else:
+        terminal.print(found["group"]["name"] if terminal.output == "name" else show_group(found))
+
+
+@verb("create", NAME, *OPTIONS, formats=SHOWN)
+def group_create(terminal: Terminal, name: str, **said: Any) -> None:
+    """Make a group for nodes to join."""
+    _print(terminal, terminal.client.create_group(name, **_fields(said)))
+
+
+@verb("set", NAME, *OPTIONS, VERSION, formats=SHOWN)
+def group_set(terminal: Terminal, name: str, **said: Any) -> None:
+    """Change a group's policies and options, from the next scheduling pass on."""
+    fields = _fields(said)
+    if not set(fields) - {"version"}:
+        raise Invalid("nothing_to_change", "say what to change: --order, --placement, or an option of one of them")
+    _print(terminal, terminal.client.change_group(name, **fields))
+
+
+@verb("delete", NAME, formats=SHOWN)
+def group_delete(terminal: Terminal, name: str) -> None:
+    """Delete a group that has neither nodes nor sessions that have not ended."""
+    _print(terminal, terminal.client.delete_group(name))
+
+
+@verb("history", NAME, formats=TOLD)
+def group_history(terminal: Terminal, name: str) -> None:
+    """Every change of a group."""
+    found = terminal.client.group_history(name)
+    if terminal.as_json:
+        terminal.print_json(found)
+    else:
+        terminal.print(show_history(found))
+
+
+@verb("policies", formats=SHOWN)
+def group_policies(terminal: Terminal) -> None:
+    """Every order and placement policy that is installed, with its options."""
+    found = terminal.client.policies()
+    if terminal.as_json:
+        terminal.print_json(found)
+    elif terminal.output == "name":
+        terminal.print("\n".join(f"{one['kind']}.{one['name']}" for one in found))
+    else:
+        terminal.print(show_policies(found))
+
+
+@verb("pause", NAME, formats=SHOWN)
+def queue_pause(terminal: Terminal, name: str) -> None:
+    """Start nothing new in a group; what has room there goes on."""
+    _print(terminal, terminal.client.pause_group(name))
+
+
+@verb("resume", NAME, formats=SHOWN)
+def queue_resume(terminal: Terminal, name: str) -> None:
+    """Let a group start sessions again."""
+    _print(terminal, terminal.client.resume_group(name))
+
+
+group = click.Group(
+    "group",
+    help="Resource groups: list, show, create, set, delete, history, policies.",
+    commands=[group_list, group_show, group_create, group_set, group_delete, group_history, group_policies],
+    no_args_is_help=False,
+    context_settings=SETTINGS,
+)
+queue = click.Group(
+    "queue",
+    help="A group's line: pause, resume.",
+    commands=[queue_pause, queue_resume],
+    no_args_is_help=False,
+    context_settings=SETTINGS,
+)
+
+
+def _fields(said: dict[str, Any]) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for name in ("order", "placement"):
+        if said[name] is not None:
+            fields[name] = said[name]
+        if pairs := said[f"{name}_option"]:
+            fields[f"{name}_options"] = _pairs(name, pairs)
+    if said.get("version") is not None:
+        fields["version"] = said["version"]
+    return fields
+
+
+def _pairs(kind: str, words: Sequence[str]) -> dict[str, str | None]:
+    """Values as they were written: the policy that declares the option reads them."""
+    found: dict[str, str | None] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise Invalid("bad_pair", f"--{kind}-option {word[:80]!r} is not NAME=VALUE", subject=f"--{kind}-option")
+        if name in found:
+            raise Invalid("contradiction", f"--{kind}-option {name} is given twice", subject=f"--{kind}-option")
+        found[name] = value or None
+    return found
+
+
+def _print(terminal: Terminal, found: Any) -> None:
+    if terminal.as_json:
+        terminal.print_json(found)
+    elif terminal.output == "name":
+        terminal.print(found["name"])
+    else:
+        terminal.print(show_groups([found], wide=True))
