@@ -28,6 +28,7 @@ from corral.datadir import make_folder, token_in, write_login
 from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.observe import configure_logging
+from corral.plugins import offer_policies
 from corral.ports import CrashPoint, Reads, Store, Tx
 from corral.reconcile.intents import cancel
 from corral.reconcile.loop import Loops
@@ -60,6 +61,8 @@ def up(settings: UpSettings) -> None:
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
+    for wrong in offer_policies():
+        log.warning("a policy is left out", why=wrong)
     # Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
     gc.set_threshold(50_000, 20, 100)
     _allow_many_connections()

@@ -99,9 +99,9 @@ class LeastFragmentation(Scorer):
         return self._needs[shape]
 
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
-        best = int(self._best[shape][row])
-        if best in columns and shape.ranks_per_node == 1:
-            return best
+        known = self._best.get(shape)  # there is none of a shape that takes whole nodes
+        if known is not None and known[row] in columns and shape.ranks_per_node == 1:
+            return int(known[row])
         rows, need = slice(row, row + 1), self._need(shape)
         room, free = self.pool.room[rows, :DEVICES], self.pool.share(rows)
         site = self._useful.site(rows, *(room - (need.cpu_milli, need.memory_mib)).T)

@@ -51,8 +51,13 @@ def withdraw(kind: PolicyKind, name: str) -> None:
     _loaded.pop((kind, name), None)
 
 
+def own_names(kind: PolicyKind) -> list[str]:
+    return list(ORDERS if kind is PolicyKind.ORDER else PLACEMENTS)
+
+
 def names(kind: PolicyKind) -> list[str]:
-    own = ORDERS if kind is PolicyKind.ORDER else PLACEMENTS
+    """Corral's own, then those that were offered, by name."""
+    own = own_names(kind)
     return [*own, *sorted(name for other, name in _offers if other is kind and name not in own)]
 
 

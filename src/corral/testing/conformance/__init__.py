@@ -11,13 +11,14 @@ Nothing here needs more of the implementation than its port; what it must refuse
 `corral.store.Conflict`.
 """
 
+from corral.testing.conformance.policies import OrderConformance, PlacementConformance
 from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
 from corral.testing.conformance.store_sessions import SessionRules
 
-__all__ = ["StoreConformance"]
+__all__ = ["OrderConformance", "PlacementConformance", "StoreConformance"]
 
 
 class StoreConformance(SessionRules, RoomRules, NodeRules, GroupRules, RaceRules):
