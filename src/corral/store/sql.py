@@ -85,11 +85,11 @@ SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.subm
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND not_before <= :now AND error IS NULL ORDER BY ordinal LIMIT :per_shape) AS early
 JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
-# For groups whose order needs more than the oldest of each shape: the oldest of each shape and owner and so on, and of
-# each shape those that come first by another measure. It looks at all that wait in these groups.
+# For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and so
+# on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
 SESSIONS_WAITING_BY = """
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
-    s.time_limit_s, early.place
+    s.time_limit_s, early.place, early.turn
 FROM (
     SELECT ordinal, ROW_NUMBER() OVER (PARTITION BY shape, CASE WHEN :by_owner = 1 THEN owner END,
             CASE WHEN :by_project = 1 THEN project END, CASE WHEN :by_priority = 1 THEN priority END,
@@ -97,12 +97,13 @@ FROM (
         ROW_NUMBER() OVER (PARTITION BY shape ORDER BY
             CASE WHEN :by_newest = 1 THEN -ordinal
                  WHEN :by_shortest = 1 THEN COALESCE(time_limit_s, 4611686018427387904)
-                 ELSE ordinal END, ordinal) AS turn
+                 ELSE ordinal END, ordinal) AS turn,
+        ROW_NUMBER() OVER (PARTITION BY shape ORDER BY ordinal) AS age
     FROM session
     WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL
       AND COALESCE(grp, '') @in(groups)) AS early
 JOIN session s ON s.ordinal = early.ordinal
-WHERE early.place <= :per_shape OR early.turn <= :per_shape ORDER BY s.ordinal"""
+WHERE early.age > :per_shape AND (early.place <= :per_shape OR early.turn <= :per_shape) ORDER BY s.ordinal"""
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""

@@ -38,7 +38,7 @@ def line(ask: Rows, groups: Mapping[str, ResourceGroup], per_shape: int, now: fl
         for row in ask(sql.SESSIONS_WAITING_BY, groups=names, now=now, per_shape=per_shape, **flags):
             if row[0] not in found:
                 _keep(found, row)
-            if row[12] == per_shape:
+            if per_shape in row[12:14]:
                 last_read.append(row[0])
         if Need.RESTARTED in needs:
             _add_attained(ask, found)

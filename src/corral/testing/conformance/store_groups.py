@@ -168,6 +168,9 @@ class GroupRules:
         snapshot = await store.read("snapshot", lambda reads: reads.snapshot(2))
         assert bobs[1].id in snapshot.last_read
         assert bobs[2].id not in [one.id for one in snapshot.waiting]
+        await set_group(store, "default", order="lifo")
+        snapshot = await store.read("snapshot", lambda reads: reads.snapshot(2))
+        assert bobs[1].id in snapshot.last_read
 
     @on_a_loop
     async def test_a_session_that_was_placed_once_is_read_whatever_its_group(self, store: Store) -> None:
