@@ -21,6 +21,7 @@ COMMANDS = {
     "stories": ("history", "events", "explain", "audit-launch"),
     "cluster": ("nodes", "node", "devices", "doctor", "version"),
     "groups": ("group", "queue"),
+    "simulate": ("simulate",),
     "planes": ("up", "manager", "agent", "db"),
 }
 MODULE_OF = {name: module for module, names in COMMANDS.items() for name in names}

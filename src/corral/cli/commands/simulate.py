@@ -1,0 +1,123 @@
+"""`corral simulate`: the scheduler on a simulated fleet in virtual time. Needs no control plane."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from corral.cli.render import span
+from corral.cli.tables import listing, table
+from corral.cli.terminal import Terminal
+from corral.cli.verbs import SECONDS, TOLD, argument, option, path, verb
+
+if TYPE_CHECKING:
+    from corral.sim.replay import Replayed
+    from corral.sim.report import Numbers, Report
+
+FORMATS = ("auto", "muri", "philly", "openb", "swf", "corral")
+DEFAULT_POLICY = "fifo"
+
+
+@verb(
+    "simulate",
+    argument("trace", "TRACE", type=path()),
+    option("--policy", "policies", multiple=True, metavar="NAME", help="What decides (fifo); repeat to compare."),
+    option("--nodes", metavar="SPEC", help="The fleet: 8x8xV100:32GB, 4x8xA100:80GB+96cpus+1TiB, 1x256cpus."),
+    option("--fleet", metavar="FILE", type=path(), help="The fleet as a table: name,cpu_milli,memory_mib,gpu,model."),
+    option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="What TRACE is (by its look)."),
+    option("--placement", metavar="NAME", default="pack", help="Where it goes (pack)."),
+    option("--limit-factor", type=click.FloatRange(0, 1000), default=1.0, metavar="F",
+           help="Time limits known: F times the run time, where the trace has none (1); 0: none."),
+    option("--node-events", metavar="FILE", type=path(), help="Nodes come and go: at_s,node,event (join|leave|fail)."),
+    option("--checkpoint", "checkpoint_s", type=SECONDS, default=0.0, metavar="S",
+           help="Work is saved every S seconds, for when a node fails (0: never)."),
+    option("--plot", "plot_file", metavar="FILE", type=path(), help="Draw it, as SVG."),
+    option("--jobs", "jobs_file", metavar="FILE", type=path(), help="What became of each job, as CSV."),
+    formats=TOLD,
+)  # fmt: skip
+def simulate(
+    terminal: Terminal,
+    trace: Path,
+    policies: Sequence[str],
+    nodes: str | None,
+    fleet: Path | None,
+    format_: str,
+    placement: str,
+    limit_factor: float,
+    node_events: Path | None,
+    checkpoint_s: float,
+    plot_file: Path | None,
+    jobs_file: Path | None,
+) -> None:
+    """Replay TRACE on a simulated fleet in virtual time, with the scheduler that runs sessions."""
+    from corral.sim.report import report
+    from corral.sim.simulating import Wanted, prepare
+
+    names = list(dict.fromkeys(policies)) or [DEFAULT_POLICY]
+    wanted = Wanted(trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s)
+    prepared = prepare(wanted, names)
+    replays = [prepared.replay(name) for name in names]
+    reports = [report(one) for one in replays]
+    if jobs_file is not None:
+        _write_jobs(jobs_file, replays)
+    if plot_file is not None:
+        from corral.sim.plot import plot
+
+        plot_file.write_text(plot(f"{prepared.name} on {len(prepared.machines.nodes)} nodes", replays))
+    if terminal.as_json:
+        terminal.print_json({
+            "trace": prepared.name, "jobs": len(prepared.jobs), "left_out": dict(prepared.left_out),
+            "nodes": len(prepared.machines.nodes), "gpus": prepared.machines.gpus, "placement": prepared.placement,
+            "policies": [one.as_json() for one in reports],
+        })  # fmt: skip
+        return
+    for why, count in sorted(prepared.left_out.items()):
+        terminal.note(f"{count} of the trace left out: {why}")
+    terminal.print(show(prepared.name, len(prepared.machines.nodes), prepared.machines.gpus, reports))
+
+
+def show(name: str, nodes: int, gpus: int, reports: Sequence[Report]) -> str:
+    facts = listing([("trace", name), ("jobs", reports[0].all.jobs), ("fleet", f"{nodes} nodes, {gpus} GPUs")])
+    head = ["POLICY", "ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWDOWN", "IN USE", "IDLE*",
+            "PREEMPTED", "MOST", "LOST"]  # fmt: skip
+    whole = [
+        [one.policy, *_cells(one.all), f"{one.utilisation:.1%}", f"{one.idle_while_waiting:.1%}",
+         one.all.preemptions, one.all.most_preemptions, f"{one.all.lost_hours:.0f}h"]
+        for one in reports
+    ]  # fmt: skip
+    note = "* of the fleet, idle while somebody waited; LOST in GPU-hours (CPU-hours on a fleet without GPUs)"
+    parts = [facts, table(head, whole), note]
+    parts += _parts("SIZE", [(one.policy, one.by_size) for one in reports])
+    parts += _parts("OWNER", [(one.policy, one.by_owner) for one in reports])
+    return "\n\n".join(parts)
+
+
+def _parts(title: str, groups: Sequence[tuple[str, Mapping[str, Numbers]]]) -> list[str]:
+    """A table by size or owner, the policies below one another; nothing where all are the same."""
+    names = list(dict.fromkeys(key for _, by in groups for key in by))
+    if len(names) < 2:
+        return []
+    head = [title, "POLICY", "ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWDOWN"]
+    return [table(head, [[key, policy, *_cells(by[key])] for key in names for policy, by in groups if key in by])]
+
+
+def _cells(one: Numbers) -> list[object]:
+    times = (one.completion_mean_s, one.completion_median_s, one.completion_p95_s,
+             one.wait_mean_s, one.wait_median_s, one.wait_p95_s)  # fmt: skip
+    slow = None if one.slowdown_mean is None else f"{one.slowdown_mean:,.1f}"
+    ended = str(one.ended) if one.ended == one.jobs else f"{one.ended}/{one.jobs}"
+    return [ended, *(None if value is None else span(value) for value in times), slow]
+
+
+def _write_jobs(file: Path, replays: Sequence[Replayed]) -> None:
+    from corral.sim.report import JOB_HEAD, job_rows
+
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(JOB_HEAD)
+        for one in replays:
+            writer.writerows(job_rows(one))

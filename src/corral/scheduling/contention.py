@@ -1,0 +1,260 @@
+"""Who should run now, when those who run may be stopped: the smallest set of changes that gives the better claims room.
+
+    1. wanted   the line from the best claim on, as far as the fleet's amounts reach; what cannot be stopped comes first
+    2. kept     wanted sessions that run stay where they are
+    3. room     each wanted newcomer takes free room; where there is none, the fewest sessions that are not wanted stop,
+                on the nodes where that is cheapest
+    4. moved    if the caller allows it, a session with a weaker claim that is wanted too makes way and starts elsewhere
+
+Nobody stops for a newcomer that does not get in, and nobody stops whose room nobody takes. Knows no clock, no run times
+and no order of its own: the order of the line is the claim. The room it is given is left as the answer says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from corral.model.node import Node
+from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.room import DeviceRoom, NodeRoom, RankPlace
+from corral.scheduling.snapshot import Shape
+
+Places = tuple[RankPlace, ...]
+
+
+class Room(Protocol):
+    """The free room of a fleet while it is decided."""
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+    def place(self, shape: Shape) -> Places | None:
+        """All ranks, taken; None if they do not fit."""
+        ...
+
+    def take(self, places: Places) -> None: ...
+
+    def give_back(self, places: Places) -> None: ...
+
+    def trial(self, node: str) -> NodeRoom:
+        """A copy of one node's free room, to think on."""
+        ...
+
+    def open_to(self, node: Node, shape: Shape) -> bool:
+        """Whether the shape may run there at all, whatever is free."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A session that wants to run. `places` is where it runs, nothing when it waits; one that is `pinned` may not be
+    stopped now (minimum runtime, budget of preemptions); of equal victims the one with the lowest `cost` stops."""
+
+    id: str
+    shape: Shape
+    places: Places = ()
+    pinned: bool = False
+    cost: float = 0.0
+
+
+class Amounts(NamedTuple):
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+
+    def covers(self, need: Amounts) -> bool:
+        return (
+            need.cpu_milli <= self.cpu_milli and need.memory_mib <= self.memory_mib and need.gpu_milli <= self.gpu_milli
+        )
+
+    def less(self, need: Amounts) -> Amounts:
+        return Amounts(
+            self.cpu_milli - need.cpu_milli, self.memory_mib - need.memory_mib, self.gpu_milli - need.gpu_milli
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """Stop these, then start those. A session in both moves."""
+
+    stops: tuple[str, ...] = ()
+    starts: tuple[tuple[str, Places], ...] = ()
+
+
+def copied(room: NodeRoom) -> NodeRoom:
+    """A node's room to think on."""
+    copy = NodeRoom(room.node, ())
+    copy.cpu_free_milli, copy.memory_free_mib = room.cpu_free_milli, room.memory_free_mib
+    copy.devices = [DeviceRoom(one.device, one.free_milli, one.free_mib) for one in room.devices]
+    return copy
+
+
+def need_of(shape: Shape) -> Amounts:
+    """What a shape takes of the fleet, all ranks together."""
+    ranks = shape.nodes * shape.ranks_per_node
+    gpu = shape.resources.gpu
+    milli = 0 if gpu is None else gpu.count * (gpu.share_milli if not gpu.whole else WHOLE_GPU_MILLI)
+    return Amounts(ranks * shape.resources.cpu_milli, ranks * shape.resources.memory_mib, ranks * milli)
+
+
+def contend(
+    line: Iterable[Contender],
+    running: Sequence[Contender],
+    room: Room,
+    capacity: Amounts,
+    shapes: int,
+    *,
+    may_move: bool = False,
+) -> Contention:
+    """The changes to make now. `line` holds everybody, `running` those of them that run, both best claim first;
+    `capacity` is the fleet's, `shapes` how many different shapes the line may hold (so that reading it can end)."""
+    wanted, newcomers = _wanted(line, running, capacity, shapes)
+    if not newcomers:
+        return Contention()
+    losers = [one for one in reversed(running) if not one.pinned and one.id not in wanted]
+    change = _Change(room, losers, [one for one in reversed(running) if one.id in wanted and not one.pinned])
+    for rank, newcomer in enumerate(newcomers):
+        change.admit(newcomer, wanted if may_move else {}, rank)
+    return change.result()
+
+
+def _wanted(
+    line: Iterable[Contender], running: Sequence[Contender], capacity: Amounts, shapes: int
+) -> tuple[dict[str, int], list[Contender]]:
+    """Those that the fleet's amounts reach for, with their position; and those of them that do not run yet."""
+    left = capacity
+    for one in running:
+        if one.pinned:
+            left = left.less(need_of(one.shape))
+    wanted: dict[str, int] = {}
+    newcomers: list[Contender] = []
+    hopeless: set[Shape] = set()
+    for position, one in enumerate(line):
+        if one.pinned or one.shape in hopeless:
+            continue
+        need = need_of(one.shape)
+        if not left.covers(need):
+            hopeless.add(one.shape)
+            if len(hopeless) >= shapes:
+                break
+            continue
+        left = left.less(need)
+        wanted[one.id] = position
+        if not one.places:
+            newcomers.append(one)
+    return wanted, newcomers
+
+
+class _Change:
+    """The answer while it grows."""
+
+    def __init__(self, room: Room, losers: list[Contender], kept: list[Contender]) -> None:
+        self.room = room
+        self.losers = losers
+        self.kept = kept
+        self.stops: list[str] = []
+        self.starts: dict[str, Places] = {}
+
+    def admit(self, newcomer: Contender, wanted: dict[str, int], rank: int) -> None:
+        places = self.room.place(newcomer.shape)
+        if places is None:
+            places = self._instead_of(newcomer, self.losers)
+        if places is None and wanted:
+            places = self._moving(newcomer, wanted)
+        if places is not None:
+            self.starts[newcomer.id] = places
+
+    def _moving(self, newcomer: Contender, wanted: dict[str, int]) -> Places | None:
+        weaker = [one for one in self.kept if wanted[one.id] > wanted[newcomer.id]]
+        before = len(self.stops)
+        places = self._instead_of(newcomer, [*self.losers, *weaker])
+        gone = set(self.stops[before:])
+        movers = [one for one in weaker if one.id in gone]
+        self.kept = [one for one in self.kept if one.id not in gone]
+        for one in sorted(movers, key=lambda one: wanted[one.id]):
+            elsewhere = self.room.place(one.shape) or self._instead_of(one, self.losers)
+            if elsewhere is not None:
+                self.starts[one.id] = elsewhere
+        return places
+
+    def _instead_of(self, newcomer: Contender, victims: list[Contender]) -> Places | None:
+        """The newcomer's places after the cheapest victims have stopped; None, with nobody stopped, if that is not
+        enough."""
+        chosen = cheapest_victims(newcomer.shape, victims, self.room)
+        if chosen is None:
+            return None
+        for victim in chosen:
+            self.room.give_back(victim.places)
+        places = self.room.place(newcomer.shape)
+        if places is None:
+            for victim in chosen:
+                self.room.take(victim.places)
+            return None
+        ids = {victim.id for victim in chosen}
+        self.stops += [victim.id for victim in chosen]
+        self.losers = [one for one in self.losers if one.id not in ids]
+        return places
+
+    def result(self) -> Contention:
+        return Contention(tuple(self.stops), tuple(self.starts.items()))
+
+
+def cheapest_victims(shape: Shape, victims: Sequence[Contender], room: Room) -> list[Contender] | None:
+    """Who must stop so that the shape fits: on each node as few as can be, then the nodes where it costs least.
+    `victims` in the order in which they would stop if all cost the same."""
+    on_node: dict[str, list[Contender]] = {}
+    for victim in victims:
+        for node in {place.node for place in victim.places}:
+            on_node.setdefault(node, []).append(victim)
+    offers: list[tuple[int, float, int, str, list[Contender]]] = []
+    order = {victim.id: number for number, victim in enumerate(victims)}
+    for node in room.nodes:
+        if not room.open_to(node, shape):
+            continue
+        needed = _needed_on(node.name, shape, on_node.get(node.name, []), room)
+        if needed is not None:
+            cost = sum(victim.cost for victim in needed)
+            weakest = -min((order[victim.id] for victim in needed), default=0)
+            offers.append((len(needed), cost, -weakest, node.name, needed))
+    if len(offers) < shape.nodes:
+        return None
+    offers.sort(key=lambda offer: offer[:4])
+    chosen: dict[str, Contender] = {}
+    for *_, needed in offers[: shape.nodes]:
+        chosen.update((victim.id, victim) for victim in needed)
+    return list(chosen.values())
+
+
+def _needed_on(node: str, shape: Shape, victims: Sequence[Contender], room: Room) -> list[Contender] | None:
+    """The victims of one node that must stop: stop in order until it fits, then let back whoever is not in the way."""
+    trial = room.trial(node)
+    stopped: list[Contender] = []
+    ours = _try(trial, shape)
+    for victim in victims:
+        if ours:
+            break
+        trial.give_back(place for place in victim.places if place.node == node)
+        stopped.append(victim)
+        ours = _try(trial, shape)
+    if not ours:
+        return None
+    for victim in list(stopped[:-1]):
+        back = [place for place in victim.places if place.node == node]
+        if trial.fits(back):
+            for place in back:
+                trial.take(place)
+            if _try(trial, shape):
+                stopped.remove(victim)
+            else:
+                trial.give_back(back)
+    return stopped
+
+
+def _try(trial: NodeRoom, shape: Shape) -> bool:
+    places = trial.place(shape)
+    if isinstance(places, str):
+        return False
+    trial.give_back(places)
+    return True

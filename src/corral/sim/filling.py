@@ -1,0 +1,152 @@
+"""Backfill in a replay: planned starts for the first who wait, and whoever delays none of them starts before."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from corral.scheduling.backfill import Ahead, Planned
+from corral.scheduling.contention import Places
+from corral.scheduling.snapshot import Shape
+from corral.sim.deciding import Stage
+from corral.sim.line import Entry, Line
+from corral.sim.policies import Policy
+from corral.sim.room import FleetRoom
+from corral.sim.state import Run
+
+ON_TIME_S = 1e-6  # an end this near to the planned one is the planned one
+
+
+class Filling:
+    """Plans are kept while all goes as known, and made anew, in order, once somebody ends early, the fleet changes or
+    somebody comes in front."""
+
+    def __init__(self, policy: Policy, room: FleetRoom, stage: Stage) -> None:
+        self.line = Line()
+        self._policy = policy
+        self._room = room
+        self._stage = stage
+        self._ahead = Ahead(room, 0.0)
+        self._plans: dict[Run, Planned] = {}
+        self._fresh: list[Entry] = []
+        self._freed = False
+        self._stale = False
+        self._hopeless: set[Shape] = set()
+        self._too_long: dict[Shape, float] = {}
+
+    def submitted(self, run: Run) -> None:
+        key = self._policy.key(run.job, run.ordinal)
+        self.line.add(key, run)
+        self._fresh.append((key, run.ordinal, run))
+
+    def gone(self, run: Run, now_s: float, ended: bool) -> None:
+        assert run.began_s is not None
+        expected_s = run.began_s + run.limit_s
+        self._freed = True
+        if now_s < expected_s - ON_TIME_S:
+            self._ahead.at(now_s)
+            self._ahead.free(run.places, now_s, expected_s)
+            self._stale = True
+
+    def nodes_changed(self) -> None:
+        self._stale = True
+
+    def decide(self, now_s: float) -> None:
+        self._ahead.at(now_s)
+        self._hopeless.clear()
+        self._too_long.clear()
+        if self._plans and self._fresh and min(self._fresh)[:2] < max(self._entry(run)[:2] for run in self._plans):
+            self._stale = True
+        if self._stale:
+            self._give_up_plans()
+        started = self._start_due(now_s)
+        everybody = self._stale or (self._freed and len(self._plans) < self.line.count)
+        for entry in self._everybody() if everybody else iter(sorted(self._fresh)):
+            if self._try(entry[2], now_s):
+                started.append(entry)
+        for key, _, run in started:
+            self.line.remove(key, run)
+        self._fresh.clear()
+        self._freed = self._stale = False
+
+    def _entry(self, run: Run) -> Entry:
+        return (self._policy.key(run.job, run.ordinal), run.ordinal, run)
+
+    def _give_up_plans(self) -> None:
+        for run, planned in self._plans.items():
+            self._ahead.free(planned.places, planned.at_s, planned.at_s + run.limit_s)
+        self._plans.clear()
+
+    def _start_due(self, now_s: float) -> list[Entry]:
+        due = sorted(self._entry(run) for run, planned in self._plans.items() if planned.at_s <= now_s + ON_TIME_S)
+        for _, _, run in due:
+            places = self._plans.pop(run).places
+            self._room.take(places)
+            self._stage.start(run, places)
+        return due
+
+    def _everybody(self) -> Iterator[Entry]:
+        """All who may start or get a plan, best first; of each shape only those short enough to have a chance."""
+        heads = [(row[0], 0, row) for row in self.line.rows.values()]
+        heapq.heapify(heads)
+        while heads:
+            entry, index, row = heads[0]
+            yield entry
+            index = self._next(row, index + 1)
+            if index < len(row):
+                heapq.heapreplace(heads, (row[index], index, row))
+            else:
+                heapq.heappop(heads)
+
+    def _next(self, row: list[Entry], index: int) -> int:
+        if len(self._plans) < self._policy.planned:
+            return index
+        shape = row[0][2].job.shape
+        if shape in self._hopeless:
+            return len(row)
+        too_long_s = self._too_long.get(shape)
+        if too_long_s is not None:
+            while index < len(row) and row[index][2].limit_s >= too_long_s:
+                index += 1
+        return index
+
+    def _try(self, run: Run, now_s: float) -> bool:
+        """Start it now or, if a plan is left, plan it."""
+        if run in self._plans or run.began_s is not None:
+            return False
+        shape, limit_s = run.job.shape, run.limit_s
+        places = self._now(shape, limit_s, now_s)
+        if places is not None:
+            self._ahead.hold(places, now_s, now_s + limit_s)
+            self._stage.start(run, places)
+            return True
+        if len(self._plans) < self._policy.planned:
+            planned = self._ahead.plan(shape, limit_s)
+            if planned is not None:
+                self._plans[run] = planned
+                self._ahead.hold(planned.places, planned.at_s, planned.at_s + limit_s)
+                run.planned_s = planned.at_s if run.planned_s is None else run.planned_s
+        return False
+
+    def _now(self, shape: Shape, limit_s: float, now_s: float) -> Places | None:
+        """Room for it that is free now and as long as it may run, taken."""
+        if shape in self._hopeless or limit_s >= self._too_long.get(shape, float("inf")) != float("inf"):
+            return None
+        places = self._room.place(shape)
+        if places is None:
+            self._hopeless.add(shape)
+            return None
+        if not self._plans or self._ahead.holds(places, now_s + limit_s):
+            return places
+        self._room.give_back(places)
+        places = self._ahead.fits_from(shape, now_s, limit_s)
+        if places is None:
+            self._too_long[shape] = limit_s
+        else:
+            self._room.take(places)
+        return places
+
+
+def planned_starts(runs: Iterable[Run]) -> dict[str, float]:
+    """The first planned start of everybody who was given one."""
+    return {run.job.id: run.planned_s for run in runs if run.planned_s is not None}

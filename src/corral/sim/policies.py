@@ -1,0 +1,87 @@
+"""The policies that can be simulated, by name: `ORDER[+HOW]`, where HOW is what may overtake a session that waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from corral.model.faults import Invalid
+from corral.scheduling.claims import Claim, Learned, LeastAttained, ShortestRemaining
+from corral.sim.jobs import Job
+
+EVERYBODY = 1_000_000
+Key = Callable[[Job, int], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`planned` is how many who wait get a planned start that nobody may delay: none (whoever fits starts), one (EASY),
+    everybody (conservative); `strict` lets nobody overtake. With a `claim` running sessions may be stopped: after
+    `least_run_s`, `budget` times each, at the cost of `restart_s`; `moves` lets them be moved as well."""
+
+    name: str
+    key: Key
+    planned: int = 0
+    strict: bool = False
+    claim: Callable[[], Claim] | None = None
+    least_run_s: float = 0.0
+    budget: float = math.inf
+    restart_s: float = 0.0
+    moves: bool = False
+
+
+def _first_come(job: Job, ordinal: int) -> tuple[float, ...]:
+    return (ordinal,)
+
+
+def _last_come(job: Job, ordinal: int) -> tuple[float, ...]:
+    return (-ordinal,)
+
+
+def _priority(job: Job, ordinal: int) -> tuple[float, ...]:
+    return (-job.priority, ordinal)
+
+
+def _shortest(job: Job, ordinal: int) -> tuple[float, ...]:
+    return (math.inf if job.limit_s is None else job.limit_s, ordinal)
+
+
+def _smallest(job: Job, ordinal: int) -> tuple[float, ...]:
+    return (job.size, ordinal)
+
+
+ORDERS: Mapping[str, Key] = {
+    "fifo": _first_come,
+    "lifo": _last_come,
+    "priority": _priority,
+    "shortest-first": _shortest,
+    "smallest-first": _smallest,
+}
+HOW: Mapping[str, tuple[int, bool]] = {
+    "skip": (0, False),
+    "strict": (0, True),
+    "easy": (1, False),
+    "conservative": (EVERYBODY, False),
+}
+PREEMPTIVE: Mapping[str, Policy] = {
+    "srtf": Policy("srtf", _first_come, claim=ShortestRemaining, moves=True),
+    "srsf": Policy("srsf", _first_come, claim=partial(ShortestRemaining, by_service=True), moves=True),
+    "tiresias-l": Policy("tiresias-l", _first_come, claim=LeastAttained, moves=True),
+    "learned": Policy("learned", _first_come, claim=Learned, least_run_s=300.0, budget=4, restart_s=60.0, moves=True),
+}
+SHORT: Mapping[str, str] = {"easy": "fifo+easy", "conservative": "fifo+conservative"}
+NAMES = (*ORDERS, *PREEMPTIVE, *SHORT)
+
+
+def policy_of(name: str) -> Policy:
+    """The policy of a name, or `Invalid` with the names there are."""
+    if name in PREEMPTIVE:
+        return PREEMPTIVE[name]
+    order, _, how = SHORT.get(name, name).partition("+")
+    if order in ORDERS and (how or "skip") in HOW:
+        planned, strict = HOW[how or "skip"]
+        return Policy(name, ORDERS[order], planned, strict)
+    known = f"{', '.join(NAMES)}; {', '.join(ORDERS)} also with {', '.join(f'+{how}' for how in HOW)}"
+    raise Invalid("unknown_policy", f"there is no policy {name!r}; there are {known}")

@@ -1,0 +1,75 @@
+"""The simulated fleet's room: the engine's `Fleet` places, one `NodeRoom` per node holds the same in plain numbers,
+from which a node is copied to think on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from corral.model.node import Node
+from corral.scheduling.contention import Amounts, Places, copied
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.room import NodeRoom, excluded
+from corral.scheduling.snapshot import Shape
+from corral.sim.fleets import Machines
+
+
+class FleetRoom:
+    """What `contention.Room` and `backfill` ask, and nodes that come and go. A node that is out takes nothing new."""
+
+    def __init__(self, machines: Machines, placement: str, absent: Sequence[str] = ()) -> None:
+        self._machines = machines
+        nodes = [replace(node, schedulable=node.name not in absent) for node in machines.nodes]
+        self._nodes = {node.name: node for node in nodes}
+        policy = PLACEMENTS[placement]
+        self._fleet = Fleet(nodes, machines.devices, {node.group: policy for node in nodes})
+        self._rooms = {node.name: NodeRoom(node, machines.devices[node.name]) for node in nodes}
+        self._open: dict[Shape, frozenset[str]] = {}
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return list(self._nodes.values())
+
+    @property
+    def capacity(self) -> Amounts:
+        """All that the nodes which are in have together."""
+        nodes = [node for node in self._nodes.values() if node.schedulable]
+        return Amounts(
+            sum(node.cpu_milli for node in nodes),
+            sum(node.memory_mib for node in nodes),
+            1000 * sum(len(self._machines.devices[node.name]) for node in nodes),
+        )
+
+    def place(self, shape: Shape) -> Places | None:
+        found = self._fleet.place(shape)
+        if found is None:
+            return None
+        for place in found.ranks:
+            self._rooms[place.node].take(place)
+        return found.ranks
+
+    def take(self, places: Places) -> None:
+        self._fleet.take(places)
+        for place in places:
+            self._rooms[place.node].take(place)
+
+    def give_back(self, places: Places) -> None:
+        self._fleet.give_back(places)
+        for place in places:
+            self._rooms[place.node].give_back((place,))
+
+    def trial(self, node: str) -> NodeRoom:
+        return copied(self._rooms[node])
+
+    def open_to(self, node: Node, shape: Shape) -> bool:
+        if shape not in self._open:
+            self._open[shape] = frozenset(one.name for one in self._nodes.values() if excluded(one, shape, 0.0) is None)
+        return node.name in self._open[shape]
+
+    def set_in(self, name: str, present: bool) -> None:
+        """A node joins, or leaves: what runs on it is the caller's to end."""
+        node = self._nodes[name] = replace(self._nodes[name], schedulable=present)
+        self._rooms[name].node = node
+        self._fleet.set_node(node)
+        self._open.clear()

@@ -1,0 +1,130 @@
+"""From words and files to replays: what `corral simulate` asks for, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from corral.model.faults import Invalid
+from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.snapshot import Shape
+from corral.sim.files import read_text
+from corral.sim.fleets import Machines, machines_from, machines_of
+from corral.sim.history import corral
+from corral.sim.jobs import Job
+from corral.sim.nodeevents import NodeEvent, node_events
+from corral.sim.policies import policy_of
+from corral.sim.replay import Replay, Replayed
+from corral.sim.room import FleetRoom
+from corral.sim.traces import Reader, muri, openb, philly, swf
+
+READERS: Mapping[str, Reader] = {"muri": muri, "philly": philly, "openb": openb, "swf": swf, "corral": corral}
+NEVER_FITS = "larger than the fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`nodes` in words or `fleet` as a file; neither only where the trace names its machine. `limit_factor`: what the
+    scheduler knows of a run time is so many times as long, where the trace has no time limit; 0: nothing."""
+
+    trace: Path
+    format: str = "auto"
+    nodes: str | None = None
+    fleet: Path | None = None
+    placement: str = "pack"
+    limit_factor: float = 1.0
+    node_events: Path | None = None
+    checkpoint_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`left_out` counts rows of the trace that are not replayed, by why."""
+
+    name: str
+    jobs: tuple[Job, ...]
+    left_out: Mapping[str, int]
+    machines: Machines
+    events: tuple[NodeEvent, ...]
+    placement: str
+    checkpoint_s: float
+
+    def replay(self, policy: str) -> Replayed:
+        run = Replay(self.machines, policy_of(policy), placement=self.placement, node_events=self.events,
+                     checkpoint_s=self.checkpoint_s)  # fmt: skip
+        return run.run(self.jobs)
+
+
+def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
+    """Everything read and checked, or `Invalid` that says what is wrong and where."""
+    for policy in policies:
+        policy_of(policy)
+    if wanted.placement not in PLACEMENTS:
+        known = ", ".join(sorted(PLACEMENTS))
+        raise Invalid("unknown_policy", f"there is no placement policy {wanted.placement!r}; there are {known}")
+    text = read_text(wanted.trace)
+    name, reader = wanted.trace.name, READERS[_format(wanted, text)]
+    machines = _machines(wanted)
+    trace = reader(name, text, machines.per_node if machines else 0)
+    if machines is None:
+        if trace.cpus is None:
+            raise Invalid("no_fleet", f"{name} does not say what it ran on; name a fleet with --nodes or --fleet")
+        machines = machines_of(f"1x{trace.cpus}cpus")
+    events = () if wanted.node_events is None else node_events(
+        wanted.node_events.name, read_text(wanted.node_events), machines
+    )  # fmt: skip
+    jobs, too_large = _that_fit([_limited(job, wanted.limit_factor) for job in trace.jobs], machines, wanted.placement)
+    left_out = Counter(trace.left_out) + Counter({NEVER_FITS: too_large})
+    if not jobs:
+        why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items())) or "the trace has no job"
+        raise Invalid("nothing_to_run", f"{name}: nothing to run on this fleet: {why}")
+    return Prepared(name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s)
+
+
+def _machines(wanted: Wanted) -> Machines | None:
+    if wanted.nodes is not None and wanted.fleet is not None:
+        raise Invalid("two_fleets", "give --nodes or --fleet, not both")
+    if wanted.fleet is not None:
+        return machines_from(wanted.fleet.name, read_text(wanted.fleet))
+    return None if wanted.nodes is None else machines_of(wanted.nodes)
+
+
+def _format(wanted: Wanted, text: str) -> str:
+    """The reader's name: as said, or by what the file begins with."""
+    if wanted.format != "auto":
+        return wanted.format
+    head = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if head.startswith(";") or ".swf" in wanted.trace.suffixes:
+        return "swf"
+    if head.startswith(("[", "{")):
+        return "corral"
+    marks = (("iterations", "muri"), ("gpu_milli", "openb"), ("cluster", "philly"))
+    found = next((name for mark, name in marks if mark in head.split(",")), None)
+    if found is None:
+        raise Invalid(
+            "unknown_format", f"{wanted.trace.name} begins like no known trace; say --format {'|'.join(READERS)}"
+        )
+    return found
+
+
+def _limited(job: Job, factor: float) -> Job:
+    """A job that ends at its time limit at the latest, and whose limit is known as far as it should be."""
+    if job.limit_s is None:
+        return replace(job, limit_s=job.run_s * factor) if factor else job
+    return replace(job, run_s=min(job.run_s, job.limit_s))
+
+
+def _that_fit(jobs: Sequence[Job], machines: Machines, placement: str) -> tuple[tuple[Job, ...], int]:
+    """The jobs that the empty fleet has room for, and how many are larger."""
+    room = FleetRoom(machines, placement)
+    fits: dict[Shape, bool] = {}
+    for job in jobs:
+        if job.shape not in fits:
+            places = room.place(job.shape)
+            fits[job.shape] = places is not None
+            if places is not None:
+                room.give_back(places)
+    fitting = tuple(job for job in jobs if fits[job.shape])
+    return fitting, len(jobs) - len(fitting)
