@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import command_line, footprint, latency, store_path, throughput
+from benchmarks import command_line, footprint, latency, openb, store_path, throughput
 
 BENCHMARKS = {
     "throughput": throughput.run,
@@ -12,6 +12,7 @@ BENCHMARKS = {
     "footprint": footprint.run,
     "command_line": command_line.run,
     "store_path": store_path.run,
+    "openb": openb.run,
 }
 
 

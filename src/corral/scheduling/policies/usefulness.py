@@ -82,7 +82,7 @@ class Usefulness:
                 for kind in np.flatnonzero(one.steps < UNBOUNDED).tolist():
                     wanted[(kind, *self._levels_of(one), one.gpus)] += one.weight * one.gpus / total
         wanted = wanted.cumsum(axis=1).cumsum(axis=2).cumsum(axis=3)
-        worth: Floats = wanted * WHOLE_GPU_MILLI * np.arange(self._width + 1)
+        worth: Floats = wanted * np.arange(0.0, WHOLE_GPU_MILLI * (self._width + 1), WHOLE_GPU_MILLI)
         return worth.reshape(-1, self._width + 1)
 
     def _levels_of(self, one: Expected) -> tuple[int, int]:
