@@ -84,6 +84,14 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"signal": "USR1@x", "time": "1m"}, "bad_duration", "--signal"),
     ({"retries": -1},               "out_of_range",     "retries"),
     ({"retries": "3"},              "bad_request",      "retries"),
+    ({"begin": "tomorrow"},         "bad_begin",        "--begin"),
+    ({"begin": "2026-12-01T08:00"}, "bad_begin",        "offset"),
+    ({"begin": "+never"},           "bad_begin",        "--begin"),
+    ({"begin": "now+1hour"},        "bad_begin",        "--begin"),
+    ({"begin": ""},                 "bad_begin",        "--begin"),
+    ({"begin": "9999-01-01T00:00Z"}, "bad_begin",       "--begin"),
+    ({"begin": "+20000d"},          "bad_begin",        "ten years"),
+    ({"begin": 5},                  "bad_request",      "begin"),
     ({"outcome_rule": "best"},      "bad_request",      "outcome_rule"),
     ({"on_node_loss": "pray"},      "bad_request",      "on_node_loss"),
     ({"script": "run.sh"},          "bad_digest",       "script"),
@@ -97,7 +105,6 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"profile": "big"}, "--profile"),
-    ({"begin": "tomorrow"}, "--begin"),
     ({"after": ["abcd"]}, "--after"),
     ({"array": "0-9"}, "--array"),
     ({"preemptible": True}, "--preemptible"),

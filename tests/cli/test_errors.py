@@ -55,7 +55,7 @@ BAD = [
     (["submit", "--idempotency-key", "x" * 300, "--", "true"], 2),
     # not in this release: said by the control plane, never ignored
     *[(["submit", *option, "--", "true"], 2) for option in (
-        ["--image", "x"], ["--runtime", "container"], ["--array", "0-3"], ["--after", "abc"], ["--begin", "18:00"],
+        ["--image", "x"], ["--runtime", "container"], ["--array", "0-3"], ["--after", "abc"], ["--begin", "whenever"],
         ["--profile", "p"], ["-it"], ["--service"], ["--ready-http", "80/"], ["--idle-timeout", "1h"],
         ["--max-lifetime", "1h"], ["--right-size"], ["--env-compat", "slurm"], ["--preemptible"],
         ["--on-node-loss", "requeue"],

@@ -104,7 +104,7 @@ def must_be_given(statement: str, name: str) -> bool:
     """Columns that one statement must fill and another may leave empty."""
     required = {
         "WRITE_SESSION": ("next_check_at",),
-        "SUBMIT": ("next_check_at", "owner", "project", "name"),
+        "SUBMIT": ("next_check_at", "not_before", "owner", "project", "name"),
         "BEGIN_ATTEMPT": ("grp",),
         "ADD_NODE": ("grp", "name"),
         "RENEW_NODE": ("grp", "name"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.api.render import RefusalView
+from corral.api.render import RefusalView, begin_refusal
 from corral.model.lifecycle import Fact, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
@@ -75,7 +75,9 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
 def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
     if session.wanted is Wanted.HOLD:
         yield RefusalView("held", f"it is held; `corral release {session.id}` lets it start", {})
-    if session.not_before > now:
+    if waits := begin_refusal(session, now):
+        yield RefusalView(**waits)
+    elif session.not_before > now:
         yield RefusalView("backing_off", f"it is tried again in {session.not_before - now:.0f} s", {})
     if session.error is not None:
         yield RefusalView("broken", f"its record is broken: {session.error}", {})

@@ -185,8 +185,27 @@ def rows_of(reads: Reads, sessions: Iterable[Session]) -> Rows:
     return Rows(
         reads.kernels(placed) if placed else {},
         reads.holdings(placed) if placed else {},
-        reads.refusals(waiting) if waiting else {},
+        _refusals(reads, all_, waiting) if waiting else {},
     )
+
+
+def _refusals(
+    reads: Reads, sessions: Sequence[Session], waiting: Sequence[str]
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """What the scheduler told them; those that may not begin yet it was never asked about."""
+    late = {one.id: [why] for one in sessions if one.spec.begin and (why := begin_refusal(one, reads.now))}
+    return {**reads.refusals(waiting), **late}
+
+
+def begin_refusal(session: Session, now: float) -> dict[str, Any] | None:
+    """Why a session that waits for its time does not start; None of one that does not."""
+    if session.spec.begin is None or session.attempt > 1 or session.phase is not Phase.PENDING:
+        return None
+    if session.not_before <= now:
+        return None
+    begins = _time(session.not_before).isoformat(timespec="seconds")
+    message = f"it may begin at {begins}, in {session.not_before - now:.0f} s"
+    return {"code": "begin_not_reached", "message": message, "counts": {}}
 
 
 def session_view(session: Session, rows: Rows, position: int | None = None) -> SessionView:

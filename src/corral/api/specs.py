@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from corral.api.inputs import Amount, MountIn, SessionIn, SignalIn
+from corral.model.begin import begin_at
 from corral.model.faults import Invalid
 from corral.model.resources import (
     GpuRequest,
@@ -24,7 +25,7 @@ from corral.wire import spec_to_json
 T = TypeVar("T")
 Pairs = dict[str, str] | list[str] | None
 
-NOT_AVAILABLE = ("profile", "begin", "after", "array", "preemptible", "image", "interactive", "service", "ready_http",
+NOT_AVAILABLE = ("profile", "after", "array", "preemptible", "image", "interactive", "service", "ready_http",
                  "idle_timeout", "max_lifetime", "right_size", "env_compat")  # fmt: skip
 
 
@@ -61,6 +62,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             requeue=asked.requeue,
             outcome_rule=OutcomeRule(asked.outcome_rule),
             hold=asked.hold,
+            begin=_begin(asked.begin),
             options=asked.options or {},
         )
     )
@@ -68,6 +70,12 @@ def spec_of(asked: SessionIn) -> SessionSpec:
     if size > MAX_SPEC_BYTES:
         raise Invalid("spec_too_large", f"the session's description is {size} bytes long; at most {MAX_SPEC_BYTES}")
     return spec
+
+
+def _begin(text: str | None) -> str | None:
+    if text is not None:
+        begin_at(text, 0.0)  # refuses what is no time; which time it is, the stored submit says
+    return text
 
 
 def _nothing_empty(asked: SessionIn) -> None:

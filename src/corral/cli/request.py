@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ NEVER_COPIED = ("CORRAL_",)  # what Corral itself tells a process; the caller's 
 def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the options give, the environment included; files are not read here but for `--env-file`."""
     fields = {name: values[name] for name in AS_GIVEN if _given(name, values[name])}
+    if "begin" in fields:
+        fields["begin"] = begin_of(fields["begin"], datetime.now().astimezone())
     if values["label"]:
         fields["labels"] = pairs("label", values["label"])
     if values["on"]:
@@ -37,6 +41,21 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if environment := _environment(values):
         fields["env"] = environment
     return fields
+
+
+def begin_of(text: str, here: datetime) -> str:
+    """A time of the caller's clock with its offset: `18:00` is the next time it is that, a day alone its beginning.
+    What is no such time is left to the control plane to judge."""
+    for form in ("%H:%M", "%H:%M:%S"):
+        with suppress(ValueError):
+            asked = datetime.strptime(text, form).time()  # noqa: DTZ007 - a time of day, in the caller's zone
+            day = here.date() if asked > here.time() else here.date() + timedelta(days=1)
+            return datetime.combine(day, asked).astimezone(here.tzinfo).isoformat()
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            return moment.astimezone().isoformat()
+    return text
 
 
 def _given(name: str, value: Any) -> bool:

@@ -70,7 +70,7 @@ class SessionSpec:
     """Everything a session carries (A9). Amounts are per rank; sizes and times in the units of their names.
 
     `script`, `upload` and `bootstrap` are digests (`sha256:…`) of content stored at submit; with a script, `command`
-    holds its arguments.
+    holds its arguments. `begin` is a text for `model.begin`.
     """
 
     command: tuple[str, ...] = ()
@@ -104,6 +104,7 @@ class SessionSpec:
     image: str | None = None
     runtime: str = "process"
     hold: bool = False
+    begin: str | None = None
     env_compat: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 

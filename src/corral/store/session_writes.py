@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from corral import wire
+from corral.model.begin import begin_at
 from corral.model.faults import Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Change, Entry, KernelFact, Session, StopFor, parse_token
@@ -39,6 +40,7 @@ class SessionWrites(Writes):
     def _submit_row(self, new: NewSession) -> dict[str, Any]:
         spec = new.spec
         text = wire.spec_to_json(spec)
+        begin = 0.0 if spec.begin is None else begin_at(spec.begin, self.now)
         return {
             "id": new.id,
             "spec": text,
@@ -48,7 +50,8 @@ class SessionWrites(Writes):
             "grp": spec.group,
             "priority": spec.priority,
             "time_limit_s": spec.time_limit_s,
-            "next_check_at": self.now + PENDING_CHECK_S,
+            "not_before": begin,
+            "next_check_at": begin or self.now + PENDING_CHECK_S,
             "requeue_of": new.requeue_of,
             "project": spec.project,
             "name": spec.name,

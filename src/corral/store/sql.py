@@ -85,8 +85,8 @@ SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.subm
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND not_before <= :now AND error IS NULL ORDER BY ordinal LIMIT :per_shape) AS early
 JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
-# For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and so
-# on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
+# For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and
+# so on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
 SESSIONS_WAITING_BY = """
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
     s.time_limit_s, early.place, early.turn
@@ -124,9 +124,9 @@ FROM attempt WHERE session = :session ORDER BY attempt"""
 LOCK_SESSIONS = "SELECT id FROM session WHERE id @in(ids) ORDER BY id @for_update"
 SUBMIT = """
 INSERT INTO session (id, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s, phase_at,
-    next_check_at, requeue_of, project, name, labels, shape, idempotency_key, digest)
+    not_before, next_check_at, requeue_of, project, name, labels, shape, idempotency_key, digest)
 VALUES (:id, :spec, :owner, :now, 'pending', 1, 1, :wanted, :grp, :priority, :time_limit_s, :now,
-    :next_check_at, :requeue_of, :project, :name, :labels, :shape, :key, :digest)
+    :not_before, :next_check_at, :requeue_of, :project, :name, :labels, :shape, :key, :digest)
 ON CONFLICT DO NOTHING"""
 WRITE_SESSION = """
 UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wanted, grp = :grp, priority = :priority,
