@@ -190,7 +190,7 @@ class _Group:
         need, devices = standing.need, self.pool.devices[row]
         if need.gpus < 0:
             return ()
-        columns = np.flatnonzero(standing.usable(slice(row, row + 1))[0]).tolist()
+        columns = standing.usable(row)
         if need.whole:
             return tuple(
                 Grant(devices[column].uuid, WHOLE_GPU_MILLI, devices[column].capacity_mib)

@@ -97,6 +97,20 @@ class Pool:
             self._labels[key, value] = np.array([node.labels.get(key) == value for node in self.nodes], bool)
         return self._labels[key, value]
 
+    def free(self, rows: Rows | slice) -> tuple[Ints, Ints, Ints]:
+        """CPU and memory, shares, and device memories of these rows, in one look."""
+        room = self.room.take(rows, axis=0) if isinstance(rows, np.ndarray) else self.room[rows]
+        memory = DEVICES + self.width
+        return room[:, :DEVICES], room[:, DEVICES:memory], room[:, memory:]
+
+    def kinds_of(self, rows: Rows | slice) -> NDArray[np.intp]:
+        """Each column's kind of device."""
+        return self.kind.take(rows, axis=0) if isinstance(rows, np.ndarray) else self.kind[rows]
+
+    def share_of(self, row: int) -> list[int]:
+        """One node's free thousandths, as plain numbers."""
+        return self.room[row, DEVICES : DEVICES + self.width].tolist()
+
     def share(self, rows: Rows | slice) -> Ints:
         """Free thousandths of each device; 0 where there is none."""
         return self.room[rows, DEVICES : DEVICES + self.width]

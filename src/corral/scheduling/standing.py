@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
-from corral.scheduling.pool import CPU, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
 from corral.scheduling.room import MESSAGES
 from corral.scheduling.snapshot import Shape
 
@@ -67,6 +67,7 @@ class Standing:
         self.pool = pool
         self.shape = shape
         self.need = need_of(shape, pool)
+        self._vram: list[int] = self.need.vram_mib.tolist()
         self.barred = barred(pool, shape, now)
         self.open: Flags = self.barred == 0
         self.scores: Floats = np.full(len(pool), -np.inf)
@@ -79,17 +80,23 @@ class Standing:
         if not self._simple:
             return self._judge(rows) == 0
         need, pool = self.need, self.pool
-        room = pool.room[rows]
+        room, share, vram = pool.free(rows)
         fits = self.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
         if need.gpus < 0:
             return fits
-        usable = self.usable(rows)
+        usable = (share >= need.share_milli) & (vram >= need.vram_mib.take(pool.kinds_of(rows)))
         return fits & (usable.sum(axis=1) >= need.gpus if need.whole else usable.any(axis=1))
 
-    def usable(self, rows: Rows | slice) -> Flags:
-        """Which devices have room enough for one rank's grant, or one of its whole GPUs."""
+    def usable(self, row: int) -> list[int]:
+        """The columns of one node with room enough for a rank's share, or for one of its whole GPUs."""
         need, pool = self.need, self.pool
-        return (pool.share(rows) >= need.share_milli) & (pool.vram(rows) >= need.vram_mib[pool.kind[rows]])
+        room, width = pool.room[row].tolist(), pool.width
+        columns: list[int] = []
+        for column, kind in enumerate(pool.kind[row].tolist()):
+            share, vram = room[DEVICES + column], room[DEVICES + width + column]
+            if share >= need.share_milli and vram >= self._vram[kind]:
+                columns.append(column)
+        return columns
 
     def reasons(self) -> Counter[str]:
         """How many nodes give each answer, FITS among them."""
@@ -133,13 +140,12 @@ class Standing:
         need, pool = self.need, self.pool
         if need.gpus < 0:
             return np.full(len(pool.room[rows]), UNBOUNDED)
-        usable = self.usable(rows)
+        _, share, vram = pool.free(rows)
+        needed = need.vram_mib[pool.kinds_of(rows)]
         if need.whole:
-            return usable.sum(axis=1) // need.gpus
-        fitting = np.minimum(
-            _times(pool.share(rows), need.share_milli), _times(pool.vram(rows), need.vram_mib[pool.kind[rows]])
-        )
-        return np.minimum(np.where(usable, np.minimum(fitting, self.shape.ranks_per_node), 0).sum(axis=1), UNBOUNDED)
+            return ((share >= need.share_milli) & (vram >= needed)).sum(axis=1) // need.gpus
+        each = np.minimum(_times(share, need.share_milli), _times(vram, needed))
+        return np.minimum(each, self.shape.ranks_per_node).sum(axis=1)
 
     def _gpu_codes(self, rows: Rows | slice) -> Codes:
         need, pool = self.need, self.pool

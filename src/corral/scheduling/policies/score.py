@@ -28,7 +28,7 @@ class Spread(Scorer):
         return -fullness(self.pool, rows)
 
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
-        share, devices = self.pool.share(slice(row, row + 1))[0], self.pool.devices[row]
+        share, devices = self.pool.share_of(row), self.pool.devices[row]
         return min(columns, key=lambda column: (-share[column], devices[column].index))
 
 

@@ -16,6 +16,7 @@ from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 Demand = Mapping[Shape, float]
+FEW = 3  # rows up to which plain Python is faster
 
 
 class Scorer:
@@ -59,17 +60,26 @@ def best_of(scores: Floats, count: int) -> list[int]:
 def tightest(pool: Pool, row: int, columns: Sequence[int]) -> int:
     """The device with the least share left that has enough, so that whole devices stay whole; of equals the lowest
     index."""
-    share, devices = pool.share(slice(row, row + 1))[0], pool.devices[row]
+    share, devices = pool.share_of(row), pool.devices[row]
     return min(columns, key=lambda column: (share[column], devices[column].index))
 
 
 def fullness(pool: Pool, rows: Rows | slice) -> Floats:
     """The used fraction of each node's scarcest resource: CPUs, memory, or its GPUs together."""
-    room, size = pool.room[rows], pool.size[rows]
-    used = 1 - np.divide(room[:, :2], size, out=np.zeros(size.shape), where=size != 0)
-    full = used.max(axis=1)
-    if not pool.width:
-        return full
+    if isinstance(rows, np.ndarray) and len(rows) <= FEW:
+        return np.array([_fullness_of(pool, row) for row in rows.tolist()], np.float64)
+    room, share, _ = pool.free(rows)
+    size = pool.size[rows]
+    full = (1 - np.divide(room, size, out=np.zeros(size.shape), where=size != 0)).max(axis=1)
     whole = WHOLE_GPU_MILLI * pool.count[rows]
-    shares = np.divide(whole - pool.share(rows).sum(axis=1), whole, out=np.zeros(len(full)), where=whole != 0)
+    shares = np.divide(whole - share.sum(axis=1), whole, out=np.zeros(len(full)), where=whole != 0)
     return np.where(whole != 0, np.maximum(full, shares), full)
+
+
+def _fullness_of(pool: Pool, row: int) -> float:
+    """The same of one node: arrays do not pay for so few."""
+    cpu_free, memory_free, *rest = pool.room[row].tolist()
+    cpu, memory = pool.size[row].tolist()
+    full = max(1 - cpu_free / cpu if cpu else 1.0, 1 - memory_free / memory if memory else 1.0)
+    whole = WHOLE_GPU_MILLI * len(pool.devices[row])
+    return max(full, (whole - sum(rest[: pool.width])) / whole) if whole else full
