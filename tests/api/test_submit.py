@@ -41,7 +41,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         "nodes": 2, "ranks_per_node": 3, "exclusive": True, "on": {"zone": "a"}, "node": "n1", "not_node": ["n2"],
         "env": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest, "bootstrap": digest,
         "mount": ["/a:/b:ro", {"source": "/c", "target": "/d"}], "port": ["web:80"], "time": "2h", "grace": 5,
-        "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True,
+        "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True, "begin": "+2h",
         "runtime": "process", "options": {"memory": "enforced"},
     }  # fmt: skip
     session = face.post("/api/v1/sessions", body)
@@ -60,7 +60,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         ],
         "ports": {"web": 80}, "time_limit_s": 7200, "grace_s": 5, "early_signal": {"signal": "USR1", "before_s": 120},
         "retries": 4, "requeue": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
-        "runtime": "process", "hold": True, "env_compat": [], "options": {"memory": "enforced"},
+        "runtime": "process", "hold": True, "begin": "+2h", "env_compat": [], "options": {"memory": "enforced"},
     }  # fmt: skip
 
 
