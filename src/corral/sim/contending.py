@@ -86,17 +86,20 @@ class Contending:
         times: list[float] = []
         for run in self._stage.running.values():
             times.append(now_s + self._claim.next_level_s(self._served(run, now_s)))
-            free_s = (run.began_s or 0.0) + self._policy.least_run_s
-            times += [free_s] if free_s > now_s else []
+            may_stop_s = self._may_stop_s(run)
+            times += [may_stop_s] if may_stop_s > now_s else []
         return min(times, default=None)
 
     def _served(self, run: Run, now_s: float) -> Served:
         left_s = run.left_at(now_s) if self._claim.knows_run_times else float("inf")
         return Served(run.ordinal, run.job.size or 1e-3, run.attained_at(now_s), left_s, run.began_s is not None)
 
+    def _may_stop_s(self, run: Run) -> float:
+        return (run.began_s or 0.0) + self._policy.least_run_s * self._policy.least_growth**run.preempted
+
     def _contender(self, run: Run, now_s: float) -> Contender:
         assert run.began_s is not None
-        pinned = run.preempted >= self._policy.budget or now_s < run.began_s + self._policy.least_run_s
+        pinned = run.preempted >= self._policy.budget or now_s < self._may_stop_s(run)
         return Contender(run.id, run.job.shape, run.places, pinned, run.job.size)
 
     def _contenders(self, order: Iterator[Run], active: dict[str, Contender]) -> Iterator[Contender]:

@@ -27,6 +27,7 @@ class Policy:
     strict: bool = False
     claim: Callable[[], Claim] | None = None
     least_run_s: float = 0.0
+    least_growth: float = 1.0
     budget: float = math.inf
     restart_s: float = 0.0
     moves: bool = False
