@@ -24,7 +24,8 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
 a,12000,16384,1,500,V100|P100,LS,Running,0,100,10
 b,1000,1024,2,1000,,BE,Running,5,50,5
-c,1000,1024,0,0,,BE,Pending,7,XX
+c,1000,1024,0,0,,BE,Pending,7,7,
+"""
 SWF = """; Version: 2
 ; MaxNodes: 4
 1 0 -1 100 4 -1 -1 -1 120 -1 1 7 -1 -1 0 -1 -1 -1
