@@ -41,8 +41,8 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         "nodes": 2, "ranks_per_node": 3, "exclusive": True, "on": {"zone": "a"}, "node": "n1", "not_node": ["n2"],
         "env": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest, "bootstrap": digest,
         "mount": ["/a:/b:ro", {"source": "/c", "target": "/d"}], "port": ["web:80"], "time": "2h", "grace": 5,
-        "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True, "begin": "+2h",
-        "runtime": "process", "options": {"memory": "enforced"},
+        "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True,
+        "runtime": "process", "begin": "+2h", "options": {"memory": "enforced"},
     }  # fmt: skip
     session = face.post("/api/v1/sessions", body)
     assert face.get(f"/api/v1/sessions/{session['id']}/spec") == {
