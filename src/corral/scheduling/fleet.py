@@ -23,7 +23,7 @@ from corral.model.node import Device, Node
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
-from corral.scheduling.pool import Floats, Pool
+from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.room import Grant, RankPlace
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import FITS, Standing
@@ -158,20 +158,24 @@ class _Group:
         stamp = self.pool.stamp
         if standing.scored_at != stamp:
             rows = self.pool.changed_since(standing.scored_at)
-            scores = (
-                scorer.score(rows, standing.shape) if scorer.by_shape else self._shared(scorer, standing.shape)[rows]
-            )
-            standing.scores[rows] = np.where(standing.fits(rows), scores, -np.inf)
+            fitting = np.flatnonzero(standing.fits(rows))
+            if isinstance(rows, np.ndarray):
+                fitting = rows[fitting]
+            standing.scores[rows] = -np.inf
+            if len(fitting):
+                standing.scores[fitting] = self._score(fitting, standing.shape, scorer)
             standing.scored_at = stamp
         return standing.scores
 
-    def _shared(self, scorer: Scorer, shape: Shape) -> Floats:
-        """The scores of a policy that does not look at the shape, made once for all shapes."""
+    def _score(self, rows: Rows, shape: Shape, scorer: Scorer) -> Floats:
+        """What the policy says of these rows; made once for all shapes where it does not look at the shape."""
+        if scorer.by_shape:
+            return scorer.score(rows, shape)
         if self._scored_at != self.pool.stamp:
-            rows = self.pool.changed_since(self._scored_at)
-            self._scores[rows] = scorer.score(rows, shape)
+            stale = self.pool.changed_since(self._scored_at)
+            self._scores[stale] = scorer.score(stale, shape)
             self._scored_at = self.pool.stamp
-        return self._scores
+        return self._scores[rows]
 
     def _ranks(self, row: int, standing: Standing, scorer: Scorer) -> list[RankPlace]:
         """The shape's ranks for a node that fits, each taken before the next is looked for."""

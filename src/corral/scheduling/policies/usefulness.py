@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.pool import DEVICES, NO_DEVICE, Floats, Ints, Pool, Rows
+from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Floats, Ints, Pool
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import UNBOUNDED, need_of
 
@@ -52,7 +52,7 @@ class Usefulness:
     def __init__(self, pool: Pool, demand: Mapping[Shape, float]) -> None:
         expected = expected_in(pool, demand)
         self._width = pool.width
-        self._kind = _main_kind(pool)
+        self.kind = _main_kind(pool)
         self._cpus = _levels(one.cpu_milli for one in expected)
         self._memories = _levels(one.memory_mib for one in expected)
         self._sites = (len(pool.kinds), len(self._cpus) + 1, len(self._memories) + 1)
@@ -62,7 +62,7 @@ class Usefulness:
         self._of_free: Floats = (price[:, None] * of_free).reshape(-1)
         together = self._together(expected, single).reshape(len(pool.kinds), -1)
         self._of_idle: Floats = (price[:, None] * together).reshape(-1)
-        self._per_gpu = _per_gpu(expected) / HEADROOM / WHOLE_GPU_MILLI
+        self._lasting = HEADROOM * WHOLE_GPU_MILLI / np.maximum(_per_gpu(expected), 1e-6)
 
     def _offers(self, expected: Iterable[Expected], total: float) -> Floats:
         """By site: how likely one offer is of each number of steps of one GPU, whole ones among them."""
@@ -89,26 +89,27 @@ class Usefulness:
         cpu, memory = np.searchsorted(self._cpus, one.cpu_milli), np.searchsorted(self._memories, one.memory_mib)
         return int(cpu) + 1, int(memory) + 1
 
-    def site(self, rows: Rows | slice, cpu_free: Ints, memory_free: Ints) -> Index:
-        """The number of a node's kind together with the demands that so much free can meet."""
+    def site(self, kind: Index, cpu_and_memory: Ints) -> Index:
+        """The number of a node's kind together with the demands that so much free can meet. The last axis of
+        `cpu_and_memory` is the two of them; those before it are one per node, and whatever comes before that."""
         _, cpus, memories = self._sites
-        cpu = self._cpus.searchsorted(cpu_free, "right")
-        return (self._kind[rows] * cpus + cpu) * memories + self._memories.searchsorted(memory_free, "right")
+        cpu = self._cpus.searchsorted(cpu_and_memory[..., CPU], "right")
+        memory = self._memories.searchsorted(cpu_and_memory[..., MEMORY], "right")
+        return (kind * cpus + cpu) * memories + memory
 
     def of_free(self, site: Index, free: Ints) -> Floats:
         """Of each GPU so free, on its own."""
-        return self._of_free[(site * (STEPS + 1))[:, None] + free // STEP_MILLI]
+        return self._of_free.take((site * (STEPS + 1))[..., None] + free // STEP_MILLI)
 
     def of_idle(self, site: Index, idle: Ints) -> Floats:
-        """What so many idle GPUs are worth beyond each on its own; `idle` may have a column per possibility."""
-        start = site * (self._width + 1)
-        return self._of_idle[(start[:, None] if idle.ndim == 2 else start) + idle]
+        """What so many idle GPUs are worth beyond each on its own."""
+        return self._of_idle.take(site * (self._width + 1) + idle)
 
     def usable_part(self, cpu_and_memory: Ints, free: Ints) -> Floats:
         """How much of `free` (thousandths on each node) counts: next to all while CPUs and memory are plenty, and less
         the sooner they run out."""
-        wanted = np.maximum(self._per_gpu * free[:, None], 1e-9)
-        return 1 - np.exp(-(cpu_and_memory / wanted).min(axis=1))
+        lasting = cpu_and_memory * self._lasting
+        return 1 - np.exp(-np.minimum(lasting[..., CPU], lasting[..., MEMORY]) / np.maximum(free, 1))
 
 
 def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
