@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from corral.model.dependency import Dependency, DependencyKind
+from corral.model.lifecycle import Outcome, Phase
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session
 from corral.model.spec import SessionSpec
@@ -137,6 +139,15 @@ class LaunchRow(NamedTuple):
     certified_by: str | None
 
 
+class DependencyRow(NamedTuple):
+    """What one session waits for, and how that one is."""
+
+    needs: str
+    kind: DependencyKind
+    phase: Phase
+    outcome: Outcome | None
+
+
 class Foreign(NamedTuple):
     """A launch that a node reported and the ledger does not know: when it last did."""
 
@@ -184,6 +195,11 @@ class Reads(Protocol):
         ...
 
     def refusals(self, ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]: ...
+    def dependencies(self, ids: Iterable[str]) -> dict[str, list[DependencyRow]]: ...
+    def decided_dependents(self, limit: int) -> list[str]:
+        """Sessions that wait for others, of which all ended as wished, or one as it must not."""
+        ...
+
     def kernels(self, ids: Iterable[str]) -> dict[str, list[Kernel]]:
         """The kernels of each session's current attempt, by rank."""
         ...
@@ -254,6 +270,11 @@ class Tx(Reads, Protocol):
         answer, and a stand-in that may not run again takes its place. None: there is no such session."""
         ...
 
+    def wait_for(self, session_id: str, needs: Sequence[Dependency]) -> None:
+        """Keep a new session from being placed until these have ended; `stop_waiting` lets it go."""
+        ...
+
+    def stop_waiting(self, ids: Sequence[str]) -> None: ...
     def set_spec(self, session_id: str, spec: SessionSpec) -> None: ...
     def note_refusals(self, refusals: Mapping[str, str]) -> None:
         """Why these pending sessions do not start, each as JSON text."""

@@ -92,6 +92,11 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"begin": "9999-01-01T00:00Z"}, "bad_begin",       "--begin"),
     ({"begin": "+20000d"},          "bad_begin",        "ten years"),
     ({"begin": 5},                  "bad_request",      "begin"),
+    ({"after": ["abcd:fine"]},      "bad_dependency",   "--after"),
+    ({"after": ":ok"},              "bad_dependency",   "--after"),
+    ({"after": [""]},               "bad_dependency",   "--after"),
+    ({"after": ["abcd"] * 1001},    "bad_dependency",   "1001"),
+    ({"after": 5},                  "bad_request",      "after"),
     ({"outcome_rule": "best"},      "bad_request",      "outcome_rule"),
     ({"on_node_loss": "pray"},      "bad_request",      "on_node_loss"),
     ({"script": "run.sh"},          "bad_digest",       "script"),
@@ -105,7 +110,6 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"profile": "big"}, "--profile"),
-    ({"after": ["abcd"]}, "--after"),
     ({"array": "0-9"}, "--array"),
     ({"preemptible": True}, "--preemptible"),
     ({"image": "busybox"}, "--image"),

@@ -32,6 +32,7 @@ def test_a_session_is_answered_with_its_place(face: Face) -> None:
 
 
 def test_every_field_reaches_the_spec(face: Face) -> None:
+    parent = face.submit()["id"]
     content = b"#!/bin/sh\n"
     digest = "sha256:" + hashlib.sha256(content).hexdigest()
     good(face.request("PUT", f"/api/v1/blobs/{digest}", content=content))
@@ -42,7 +43,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         "env": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest, "bootstrap": digest,
         "mount": ["/a:/b:ro", {"source": "/c", "target": "/d"}], "port": ["web:80"], "time": "2h", "grace": 5,
         "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True,
-        "runtime": "process", "begin": "+2h", "options": {"memory": "enforced"},
+        "runtime": "process", "begin": "+2h", "after": f"{parent}:any", "options": {"memory": "enforced"},
     }  # fmt: skip
     session = face.post("/api/v1/sessions", body)
     assert face.get(f"/api/v1/sessions/{session['id']}/spec") == {
@@ -60,7 +61,8 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         ],
         "ports": {"web": 80}, "time_limit_s": 7200, "grace_s": 5, "early_signal": {"signal": "USR1", "before_s": 120},
         "retries": 4, "requeue": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
-        "runtime": "process", "hold": True, "begin": "+2h", "env_compat": [], "options": {"memory": "enforced"},
+        "runtime": "process", "hold": True, "begin": "+2h", "after": [f"{parent}:any"], "env_compat": [],
+        "options": {"memory": "enforced"},
     }  # fmt: skip
 
 

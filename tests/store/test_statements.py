@@ -62,6 +62,7 @@ WORDS = {
     "exit_class": "user",
     "stop_for": "requeue",
     "certificate": "exit",
+    "kind": "any",
     "state": "up",
 }
 NULLABLE = (
@@ -164,6 +165,8 @@ HOT = (
         "GROUP_LIVE",
     ),
     "GROUP_HISTORY",
+    "DEPENDENCIES",
+    "DEPENDENTS_DECIDED",
     *("SESSIONS", "SESSION_PREFIX", "SESSION_KEY", "SESSION_NEWEST", "SESSIONS_DUE", "SESSIONS_IN_PHASE"),
     *("SESSIONS_STALE", "LOCK_SESSIONS", "WRITE_SESSION", "POSTPONE", "START_ATTEMPT", "END_ATTEMPT", "HISTORY"),
     *("EVENTS", "LAST_EVENT", "KERNELS", "LAUNCHES", "TOKENS_SESSIONS", "HOLDINGS", "USE_NODE", "USE_DEVICE"),

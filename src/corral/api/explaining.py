@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.api.render import RefusalView, begin_refusal
+from corral.api.render import RefusalView, begin_refusal, dependency_refusals
 from corral.model.lifecycle import Fact, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
@@ -61,6 +61,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     snapshot, shape = reads.snapshot(1), shape_of(session.spec)
     found = explain(snapshot, shape)
     blockers = [*_own_blockers(session, reads.now)]
+    blockers += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
     blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
     position = reads.position(session) or position_of(reads.snapshot(PER_SHAPE), session.id)
     if not blockers and position:

@@ -194,7 +194,21 @@ def _refusals(
 ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """What the scheduler told them; those that may not begin yet it was never asked about."""
     late = {one.id: [why] for one in sessions if one.spec.begin and (why := begin_refusal(one, reads.now))}
-    return {**reads.refusals(waiting), **late}
+    return {**reads.refusals(waiting), **late, **dependency_refusals(reads, sessions)}
+
+
+def dependency_refusals(reads: Reads, sessions: Iterable[Session]) -> dict[str, list[dict[str, Any]]]:
+    """Of those that wait for others to end, which they are."""
+    dependents = [one.id for one in sessions if one.spec.after and one.phase is Phase.PENDING]
+    told: dict[str, list[dict[str, Any]]] = {}
+    for id_, needs in reads.dependencies(dependents).items() if dependents else ():
+        still = [f"{row.needs} ({row.phase}, wanted: {row.kind})" for row in needs if row.phase is not Phase.ENDED]
+        if still:
+            message = f"it waits for the end of {', '.join(still[:3])}" + f" and {len(still) - 3} more" * (
+                len(still) > 3
+            )
+            told[id_] = [{"code": "dependency", "message": message, "counts": {"sessions": len(still)}}]
+    return told
 
 
 def begin_refusal(session: Session, now: float) -> dict[str, Any] | None:

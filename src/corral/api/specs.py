@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from corral.api.inputs import Amount, MountIn, SessionIn, SignalIn
 from corral.model.begin import begin_at
+from corral.model.dependency import dependencies_of
 from corral.model.faults import Invalid
 from corral.model.resources import (
     GpuRequest,
@@ -25,7 +26,7 @@ from corral.wire import spec_to_json
 T = TypeVar("T")
 Pairs = dict[str, str] | list[str] | None
 
-NOT_AVAILABLE = ("profile", "after", "array", "preemptible", "image", "interactive", "service", "ready_http",
+NOT_AVAILABLE = ("profile", "array", "preemptible", "image", "interactive", "service", "ready_http",
                  "idle_timeout", "max_lifetime", "right_size", "env_compat")  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             outcome_rule=OutcomeRule(asked.outcome_rule),
             hold=asked.hold,
             begin=_begin(asked.begin),
+            after=tuple(f"{needs}:{kind}" for needs, kind in dependencies_of(_list(asked.after))),
             options=asked.options or {},
         )
     )

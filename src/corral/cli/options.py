@@ -64,7 +64,7 @@ RESOURCES = (
 COURSE = (
     _text("time", "DURATION", "Time limit: 90s, 10m, 2h, 1-00:00:00."),
     _text("begin", "TIME", "Not before this time: 18:00, 2026-12-01T08:00, +2h."),
-    _texts("after", "ID[:ok|:notok|:any]", "Only after another session"),
+    _texts("after", "ID[:ok|:notok|:any]", "Only after another session ended well, not well, or at all"),
     _text("array", "RANGE[%N]", "One member per number: 0-99%8."),
     _count("retries", "Try again this often when it fails by itself."),
     _either("requeue", "Whether it may be queued again; default yes."),

@@ -84,7 +84,9 @@ def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
             subject=session_id,
         )  # fmt: skip
     if session.phase is Phase.ENDED:
-        again = NewSession(new_id, replace(session.spec, hold=False, begin=None), session.owner, requeue_of=session_id)
+        again = NewSession(
+            new_id, replace(session.spec, hold=False, begin=None, after=()), session.owner, requeue_of=session_id
+        )
         return submit(tx, [again], by)[0]
     if session.wanted is Wanted.STOP:
         raise Refused("being_cancelled", f"session {session_id} is being cancelled; requeue it once it has ended")

@@ -14,8 +14,9 @@ from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
 from corral.model.node import Device, Holding
 from corral.model.session import Change, Entry, Kernel, Session, Token
-from corral.ports import CLAIM, PLACE, Placement, Store, Tx
+from corral.ports import CLAIM, PLACE, Placement, Reads, Store, Tx
 from corral.reconcile.decide import CHECK_AFTER_S
+from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle
 from corral.scheduling.plan import Placed, Plan, Refusal
@@ -29,7 +30,9 @@ CLAIM_LIMIT = 500
 async def place_pass(store: Store, by: str, *, claiming: bool = False) -> int:
     """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
     claimed in the same transaction, which spares a second one."""
-    snapshot = await store.read("scheduling snapshot", lambda reads: reads.snapshot(PER_SHAPE))
+    snapshot, decided = await store.read("scheduling snapshot", _look)
+    if decided:
+        await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     if not snapshot.waiting:
         return 0
     plan = cycle(snapshot)
@@ -37,6 +40,10 @@ async def place_pass(store: Store, by: str, *, claiming: bool = False) -> int:
     if not plan.placements and not told:
         return 0
     return await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming))
+
+
+def _look(reads: Reads) -> tuple[Snapshot, list[str]]:
+    return reads.snapshot(PER_SHAPE), reads.decided_dependents(DECIDED_LIMIT)
 
 
 def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:

@@ -12,7 +12,7 @@ from corral import wire
 from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
-from corral.ports import EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
+from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
 from corral.scheduling.snapshot import Snapshot, Usage
 from corral.store import rows, sql, waiting
 from corral.store.connection import Connection
@@ -148,6 +148,16 @@ class SqlReads:
 
     def last_event(self) -> int:
         return self._rows(sql.LAST_EVENT)[0][0]
+
+    def dependencies(self, ids: Iterable[str]) -> dict[str, list[DependencyRow]]:
+        found: defaultdict[str, list[DependencyRow]] = defaultdict(list)
+        for session, needs, kind, phase, outcome in self._rows(sql.DEPENDENCIES, ids=list(ids)):
+            row = rows.dependency_of(needs, kind, phase, outcome)
+            found[session].append(row)
+        return dict(found)
+
+    def decided_dependents(self, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(sql.DEPENDENTS_DECIDED, limit=limit)]
 
     # kernels and room
 

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from corral import wire
+from corral.model.dependency import DependencyKind
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Entry, Kernel, Result, Session, StopFor, Why
 from corral.model.spec import SessionSpec
-from corral.ports import EventRow
+from corral.ports import DependencyRow, EventRow
 from corral.scheduling.snapshot import Shape, shape_of
 
 Row = Sequence[Any]
@@ -196,6 +197,14 @@ def event_of(row: Row) -> EventRow:
     target = Phase(row[6]) if row[6] else None
     entry = Entry(row[4], source, target, row[7], row[8], msgspec.json.decode(row[9]))
     return EventRow(id=row[0], at=row[1], session=row[2], seq=row[3], entry=entry, group=row[10])
+
+
+def dependency_of(needs: str, kind: str, phase: str | None, outcome: str | None) -> DependencyRow:
+    """Of a session that is gone nothing good is known any more: it has ended, and not well."""
+    ended = Outcome.FAILED if phase is None else None
+    return DependencyRow(
+        needs, DependencyKind(kind), Phase(phase or Phase.ENDED), Outcome(outcome) if outcome else ended
+    )
 
 
 def group_of(row: Row) -> ResourceGroup:

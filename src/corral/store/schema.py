@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
 )
 
+from corral.model.dependency import DependencyKind
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, StopFor
@@ -103,6 +104,7 @@ session = Table(
     _text("idempotency_key", nullable=True),
     _text("digest"),
     _text("refused", nullable=True),
+    _flag("after_open"),  # 1 while it waits for another session's end; see `dependency`
     _one_of("phase", Phase),
     _one_of("wanted", Wanted),
     _one_of("outcome", Outcome),
@@ -123,6 +125,19 @@ Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("pha
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
 Index("session_due", session.c.next_check_at, sqlite_where=text("phase <> 'ended'"),
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
+
+Index("session_dependent", session.c.id, sqlite_where=text("after_open = 1 AND phase = 'pending'"),
+      postgresql_where=text("after_open = 1 AND phase = 'pending'"))  # fmt: skip
+
+# What a session waits for: the end of `needs`, as `kind` has it (model.dependency). Both are ids of sessions.
+dependency = Table(
+    "dependency",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("needs", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    _one_of("kind", DependencyKind),
+)
 
 attempt = Table(
     "attempt",

@@ -9,6 +9,7 @@ from typing import Any
 
 from corral import wire
 from corral.model.begin import begin_at
+from corral.model.dependency import Dependency
 from corral.model.faults import Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Change, Entry, KernelFact, Session, StopFor, parse_token
@@ -147,6 +148,13 @@ class SessionWrites(Writes):
         if not self.write([Change(session, after, (entry,))], by):
             raise Conflict(f"session {session.id} moved while it was locked")
         return after
+
+    def wait_for(self, session_id: str, needs: Sequence[Dependency]) -> None:
+        self._whole(sql.OPEN_AFTER, 1, id=session_id)
+        self._each(sql.ADD_DEPENDENCY, [{"session": session_id, "needs": n, "kind": kind.value} for n, kind in needs])
+
+    def stop_waiting(self, ids: Sequence[str]) -> None:
+        self._whole(sql.CLOSE_AFTER, len(ids), ids=list(ids))
 
     def set_spec(self, session_id: str, spec: SessionSpec) -> None:
         text = wire.spec_to_json(spec)

@@ -61,7 +61,7 @@ SELECT 'ended', (SELECT COUNT(*) FROM session) - (SELECT COALESCE(SUM(number), 0
 SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase"
 SESSION_POSITION = """
 SELECT COUNT(*) + 1 FROM session
-WHERE phase = 'pending' AND wanted = 'run' AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
+WHERE phase = 'pending' AND wanted = 'run' AND after_open = 0 AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
 # A session is told what the first of its shape is told, unless it was first once and told something itself.
 SESSION_REFUSALS = """
 SELECT id, why FROM (
@@ -83,7 +83,8 @@ WITH RECURSIVE shapes (shape) AS (
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
     s.time_limit_s
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
-    AND wanted = 'run' AND not_before <= :now AND error IS NULL ORDER BY ordinal LIMIT :per_shape) AS early
+    AND wanted = 'run' AND after_open = 0 AND not_before <= :now AND error IS NULL
+    ORDER BY ordinal LIMIT :per_shape) AS early
 JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
 # For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and
 # so on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
@@ -100,7 +101,7 @@ FROM (
                  ELSE ordinal END, ordinal) AS turn,
         ROW_NUMBER() OVER (PARTITION BY shape ORDER BY ordinal) AS age
     FROM session
-    WHERE phase = 'pending' AND wanted = 'run' AND not_before <= :now AND error IS NULL
+    WHERE phase = 'pending' AND wanted = 'run' AND after_open = 0 AND not_before <= :now AND error IS NULL
       AND COALESCE(grp, '') @in(groups)) AS early
 JOIN session s ON s.ordinal = early.ordinal
 WHERE early.age > :per_shape AND (early.place <= :per_shape OR early.turn <= :per_shape) ORDER BY s.ordinal"""
@@ -119,7 +120,23 @@ SELECT attempt, grp, live, placed_at, started_at, ended_at, outcome, exit_class,
        reason_code, reason_message, cause_code, cause_message
 FROM attempt WHERE session = :session ORDER BY attempt"""
 
+DEPENDENCIES = """
+SELECT d.session, d.needs, d.kind, p.phase, p.outcome FROM dependency d LEFT JOIN session p ON p.id = d.needs
+WHERE d.session @in(ids) ORDER BY d.session, d.needs, d.kind"""
+DEPENDENTS_DECIDED = """
+SELECT d.session FROM session c JOIN dependency d ON d.session = c.id LEFT JOIN session p ON p.id = d.needs
+WHERE c.after_open = 1 AND c.phase = 'pending'
+GROUP BY d.session
+HAVING MIN(CASE WHEN p.phase <> 'ended' THEN 0 WHEN d.kind = 'any' THEN 1
+                WHEN (p.outcome = 'succeeded') = (d.kind = 'ok') THEN 1 ELSE -1 END) <> 0
+ORDER BY d.session LIMIT :limit"""
+
 # --- sessions: writes
+
+ADD_DEPENDENCY = """
+INSERT INTO dependency (session, needs, kind) VALUES (:session, :needs, :kind) ON CONFLICT DO NOTHING"""
+OPEN_AFTER = "UPDATE session SET after_open = 1 WHERE id = :id AND phase = 'pending'"
+CLOSE_AFTER = "UPDATE session SET after_open = 0 WHERE id @in(ids) AND after_open = 1"
 
 LOCK_SESSIONS = "SELECT id FROM session WHERE id @in(ids) ORDER BY id @for_update"
 SUBMIT = """

@@ -13,6 +13,7 @@ from fastapi import Body, Header, Response
 from corral.api.context import Context, Here
 from corral.api.explaining import ChangeView, changes_of
 from corral.api.inputs import BatchIn, SessionIn
+from corral.api.lookup import find
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import (
@@ -25,6 +26,7 @@ from corral.api.render import (
     session_view,
 )
 from corral.api.specs import spec_of
+from corral.model.dependency import Dependency, dependencies_of
 from corral.model.faults import Fault, Invalid, NotFound, Refused
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
@@ -86,12 +88,13 @@ async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Bod
 
 @router.post("/api/v1/sessions:plan", responses=json_of(PlanView))
 @allow(Policy.USER)
-async def plan(here: Here, asked: Annotated[SessionIn, Body()]) -> Response:
+async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) -> Response:
     """What submitting this would meet, without submitting it."""
     spec = spec_of(asked)
 
     def look(reads: Reads) -> PlanView:
         _known_group(reads, spec)
+        _needs(reads, asking, spec)
         snapshot, shape = reads.snapshot(1), shape_of(spec)
         found = explain(snapshot, shape)
         blockers = [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
@@ -106,8 +109,12 @@ async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tu
     ids = {one.id for one in new}
 
     def write(tx: Tx) -> tuple[bool, list[Session]]:
+        needs = {one.id: _needs(tx, asking, one.spec) for one in new if one.spec.after}
         sessions = intents.submit(tx, new, asking.by)
         fresh = [session for session in sessions if session.id in ids]
+        for session in fresh:
+            if session.id in needs:
+                tx.wait_for(session.id, needs[session.id])
         _content_is_there(tx, [session.spec for session in fresh])
         _not_hopeless(tx, [session.spec for session in fresh])
         return bool(fresh), sessions
@@ -146,6 +153,12 @@ def _not_hopeless(tx: Tx, specs: Sequence[SessionSpec]) -> None:
             raise Refused(
                 "infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`"
             )
+
+
+def _needs(reads: Reads, asking: Caller, spec: SessionSpec) -> list[Dependency]:
+    """What it is to wait for, each the caller's own session by its full id."""
+    wanted = [(needs, kind, find(reads, asking, needs).id) for needs, kind in dependencies_of(spec.after)]
+    return [Dependency(id_, kind) for _, kind, id_ in wanted]
 
 
 def _known_group(reads: Reads, spec: SessionSpec) -> None:

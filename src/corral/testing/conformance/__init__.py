@@ -12,6 +12,7 @@ Nothing here needs more of the implementation than its port; what it must refuse
 """
 
 from corral.testing.conformance.policies import OrderConformance, PlacementConformance
+from corral.testing.conformance.store_dependencies import DependencyRules
 from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_races import RaceRules
@@ -21,5 +22,5 @@ from corral.testing.conformance.store_sessions import SessionRules
 __all__ = ["OrderConformance", "PlacementConformance", "StoreConformance"]
 
 
-class StoreConformance(SessionRules, RoomRules, NodeRules, GroupRules, RaceRules):
+class StoreConformance(SessionRules, RoomRules, NodeRules, GroupRules, DependencyRules, RaceRules):
     """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""

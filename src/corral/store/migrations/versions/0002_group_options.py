@@ -1,4 +1,4 @@
-"""Resource groups with options, versions, pause and history; what was used, for fair share."""
+"""Resource groups with options, versions, pause and history; what was used, for fair share; sessions after others."""
 
 from __future__ import annotations
 
@@ -32,9 +32,22 @@ def upgrade() -> None:
         sa.Column("at", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("grp", "owner", "project"),
     )
+    _add_flag("session", "after_open")
+    op.create_index("session_dependent", "session", ["id"], **_where("after_open = 1 AND phase = 'pending'"))
+    op.create_table(
+        "dependency",
+        sa.Column("session", sa.Text, nullable=False),
+        sa.Column("needs", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("session", "needs", "kind"),
+        sa.CheckConstraint("kind IS NULL OR kind IN ('ok', 'notok', 'any')", name="dependency_kind_known"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("dependency")
+    op.drop_index("session_dependent", "session")
+    op.drop_column("session", "after_open")
     op.drop_table("usage")
     op.drop_index("holding_uncounted", "holding")
     op.drop_column("holding", "counted")

@@ -1,0 +1,61 @@
+"""Sessions that wait for the end of others: those whose wait is over are let go, those it can never end well for end.
+
+Level-triggered: every placing pass asks which of them are decided, so no end of a session needs to remember its
+dependents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.model.dependency import is_met
+from corral.model.lifecycle import ExitClass, Fact, Outcome, Phase, step
+from corral.model.session import Change, Entry, Session, Verdict, Why
+from corral.ports import PLACE, DependencyRow, Tx
+from corral.reconcile.sessions import change_of, lock_with_nodes
+
+DECIDED_LIMIT = 500
+
+
+def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:
+    """Let these sessions go, or end them, as the ends of those they wait for have it by now."""
+    sessions = lock_with_nodes(tx, ids)
+    needs = tx.dependencies(ids)
+    changes: list[Change] = []
+    free: list[str] = []
+    for id_, session in sessions.items():
+        if session.phase is not Phase.PENDING:
+            continue
+        met = [(row, is_met(row.kind, row.phase, row.outcome)) for row in needs.get(id_, [])]
+        failed = next((row for row, answer in met if answer is False), None)
+        if failed is not None:
+            changes.append(_doomed(session, failed, tx.now, by))
+        elif all(answer for _, answer in met):
+            entry = Entry("dependency_met", session.phase, session.phase, session.attempt, by)
+            changes.append(change_of(session, session, entry))
+            free.append(id_)
+    taken = tx.write(changes, by)
+    tx.stop_waiting([id_ for id_ in free if id_ in taken])
+    if changes:
+        tx.hint(PLACE)
+
+
+def _doomed(session: Session, failed: DependencyRow, now: float, by: str) -> Change:
+    edge = step(session.phase, Fact.DOOMED)
+    assert edge is not None
+    why = Why("dependency_never", f"it was to start after {failed.needs}:{failed.kind}, which ended {failed.outcome}")
+    verdict = Verdict(Outcome.CANCELLED, ExitClass.CANCELLED, 130, why)
+    after = session._replace(
+        phase=edge.target,
+        phase_at=now,
+        seq=session.seq + 1,
+        outcome=verdict.outcome,
+        exit_class=verdict.exit_class,
+        exit_code=verdict.exit_code,
+        reason=why,
+        ended_at=now,
+        next_check_at=None,
+    )
+    detail = {"needs": failed.needs, "kind": failed.kind, "outcome": failed.outcome}
+    entry = Entry(Fact.DOOMED.value, session.phase, edge.target, session.attempt, by, detail)
+    return Change(session, after, (entry,), verdict)
