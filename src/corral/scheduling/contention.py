@@ -5,6 +5,7 @@
     3. room     each wanted newcomer takes free room; where there is none, the fewest sessions that are not wanted stop,
                 on the nodes where that is cheapest
     4. moved    if the caller allows it, a session with a weaker claim that is wanted too makes way and starts elsewhere
+    5. filled   where a wanted one did not get in after all, whoever fits starts in the room that is free
 
 Nobody stops for a newcomer that does not get in, and nobody stops whose room nobody takes. Knows no clock, no run times
 and no order of its own: the order of the line is the claim. The room it is given is left as the answer says.
@@ -12,7 +13,7 @@ and no order of its own: the order of the line is the claim. The room it is give
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -100,7 +101,7 @@ def need_of(shape: Shape) -> Amounts:
 
 
 def contend(
-    line: Iterable[Contender],
+    line: Callable[[], Iterable[Contender]],
     running: Sequence[Contender],
     room: Room,
     capacity: Amounts,
@@ -108,15 +109,17 @@ def contend(
     *,
     may_move: bool = False,
 ) -> Contention:
-    """The changes to make now. `line` holds everybody, `running` those of them that run, both best claim first;
+    """The changes to make now. `line` answers everybody, `running` those of them that run, both best claim first;
     `capacity` is the fleet's, `shapes` how many different shapes the line may hold (so that reading it can end)."""
-    wanted, newcomers = _wanted(line, running, capacity, shapes)
+    wanted, newcomers = _wanted(line(), running, capacity, shapes)
     if not newcomers:
         return Contention()
     losers = [one for one in reversed(running) if not one.pinned and one.id not in wanted]
     change = _Change(room, losers, [one for one in reversed(running) if one.id in wanted and not one.pinned])
-    for rank, newcomer in enumerate(newcomers):
-        change.admit(newcomer, wanted if may_move else {}, rank)
+    for newcomer in newcomers:
+        change.admit(newcomer, wanted if may_move else {})
+    if len(change.starts) < len(newcomers):
+        change.fill(line(), shapes)
     return change.result()
 
 
@@ -157,7 +160,7 @@ class _Change:
         self.stops: list[str] = []
         self.starts: dict[str, Places] = {}
 
-    def admit(self, newcomer: Contender, wanted: dict[str, int], rank: int) -> None:
+    def admit(self, newcomer: Contender, wanted: dict[str, int]) -> None:
         places = self.room.place(newcomer.shape)
         if places is None:
             places = self._instead_of(newcomer, self.losers)
@@ -165,6 +168,20 @@ class _Change:
             places = self._moving(newcomer, wanted)
         if places is not None:
             self.starts[newcomer.id] = places
+
+    def fill(self, line: Iterable[Contender], shapes: int) -> None:
+        """Free room lies idle for nobody."""
+        full: set[Shape] = set()
+        for one in line:
+            if one.places or one.id in self.starts or one.shape in full:
+                continue
+            places = self.room.place(one.shape)
+            if places is not None:
+                self.starts[one.id] = places
+                continue
+            full.add(one.shape)
+            if len(full) >= shapes:
+                return
 
     def _moving(self, newcomer: Contender, wanted: dict[str, int]) -> Places | None:
         weaker = [one for one in self.kept if wanted[one.id] > wanted[newcomer.id]]

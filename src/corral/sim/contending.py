@@ -57,11 +57,11 @@ class Contending:
             self._pass_levels(run, now_s)
         running = sorted(self._entry(run, now_s) for run in self._stage.running.values())
         active = {run.id: self._contender(run, now_s) for _, _, run in running}
-        rows = [self._ranked(level, family, row) for (_, (level, family)), row in self.line.rows.items()]
         shapes = {run.job.shape for _, _, run in running}.union(shape for shape, _ in self.line.rows)
-        line = self._contenders((run for _, _, run in heapq.merge(running, *rows)), active)
-        change = contend(line, list(active.values()), self._room, self._room.capacity, len(shapes),
-                         may_move=self._policy.moves)  # fmt: skip
+        change = contend(
+            lambda: self._everybody(running, active), list(active.values()), self._room, self._room.capacity, len(shapes),
+            may_move=self._policy.moves,
+        )  # fmt: skip
         for id_ in change.stops:
             run = self._stage.running[id_]
             self._stage.preempt(run)
@@ -102,6 +102,7 @@ class Contending:
         pinned = run.preempted >= self._policy.budget or now_s < self._may_stop_s(run)
         return Contender(run.id, run.job.shape, run.places, pinned, run.job.size)
 
-    def _contenders(self, order: Iterator[Run], active: dict[str, Contender]) -> Iterator[Contender]:
-        for run in order:
+    def _everybody(self, running: list[Entry], active: dict[str, Contender]) -> Iterator[Contender]:
+        rows = [self._ranked(level, family, row) for (_, (level, family)), row in self.line.rows.items()]
+        for _, _, run in heapq.merge(running, *rows):
             yield active.get(run.id) or Contender(run.id, run.job.shape)
