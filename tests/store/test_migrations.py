@@ -1,5 +1,6 @@
 """Migrations: they lead to the schema of the code, up and down, and a database of another revision is refused."""
 
+import asyncio
 import re
 import sqlite3
 import subprocess
@@ -15,9 +16,12 @@ from sqlalchemy import create_engine, text
 
 from corral.clock import SystemClock, SystemIds
 from corral.model.faults import Invalid, Refused, Unavailable
+from corral.model.node import ResourceGroup
+from corral.reconcile import groups
 from corral.store import current_revision, downgrade, newest_revision, open_store, upgrade
 from corral.store.revision import MIGRATIONS
 from corral.store.schema import metadata
+from corral.testing.builders import Play, spec, whole_run
 from tests.services.postgres import Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -190,3 +194,44 @@ def test_the_wheel_brings_the_migrations(tmp_path: Path) -> None:
     own = {str(path.relative_to(ROOT / "src")) for path in MIGRATIONS.rglob("*.py")}
     assert len(own) >= 2
     assert own <= inside
+
+
+def test_what_was_there_goes_down_a_revision_and_up_again(empty_url: str) -> None:
+    """Groups, sessions and what they held stay; what the older Corral cannot know is dropped, and begins anew."""
+    upgrade(empty_url)
+    store = open_store(empty_url, SystemClock(), SystemIds())
+    play = Play(store)
+
+    async def live() -> list[str]:
+        group = ResourceGroup("default", "priority", order_options={"ageing": 2})
+        await store.tx("create", lambda tx: groups.create(tx, group, "user:admin"))
+        await play.join("n1")
+        ids = await play.submit_and_claim(spec(cpus=2))
+        (token,) = await play.tokens(ids)
+        await play.exchange("n1", *whole_run(token))
+        await store.tx("count", lambda tx: tx.count_usage(10))
+        return [*ids, *await play.submit(spec())]
+
+    async def look() -> tuple[ResourceGroup, list[str], int]:
+        group = (await again.read("groups", lambda reads: reads.groups()))["default"]
+        waiting = [one.id for one in (await again.read("snapshot", lambda reads: reads.snapshot(9))).waiting]
+        return group, waiting, await again.tx("count", lambda tx: tx.count_usage(10))
+
+    ended, waits = asyncio.run(live())
+    store.close()
+    downgrade(empty_url, "0001")
+    assert current_revision(empty_url) == "0001"
+    assert not {"usage", "dependency"} & tables_of(empty_url)
+    with engine_of(empty_url).connect() as connection:
+        assert connection.execute(text("SELECT * FROM resource_group")).fetchall() == [
+            ("default", "priority", "pack", "nodes")
+        ]
+        assert connection.execute(text("SELECT COUNT(*) FROM event WHERE session IS NULL")).scalar() == 0
+        assert {row[0] for row in connection.execute(text("SELECT session FROM event"))} == {ended, waits}
+    upgrade(empty_url)
+    again = open_store(empty_url, SystemClock(), SystemIds())
+    group, waiting, counted = asyncio.run(look())
+    again.close()
+    assert group == ResourceGroup("default", "priority")
+    assert waiting == [waits]
+    assert counted == 1, "what was used before is not forgotten"

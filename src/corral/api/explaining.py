@@ -60,10 +60,12 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
         return ExplainView(session.id, session.phase, summary, False, False, None, away, missing)
     snapshot, shape = reads.snapshot(1), shape_of(session.spec)
     found = explain(snapshot, shape)
-    blockers = [*_own_blockers(session, reads.now)]
-    blockers += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
-    blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
-    position = reads.position(session) or position_of(reads.snapshot(PER_SHAPE), session.id)
+    own = [*_own_blockers(session, reads.now)]
+    own += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
+    blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+    position = reads.position(session)
+    if position is None and not own:
+        position = position_of(reads.snapshot(PER_SHAPE), session.id)
     if not blockers and position:
         blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
