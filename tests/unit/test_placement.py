@@ -1,21 +1,27 @@
 """What each placement policy prefers, on fleets small enough to see why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.model.node import Device, Node, NodeState
+from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
+from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.policies.score import PLACEMENTS
 from corral.scheduling.policies.usefulness import STEP_MILLI, STEPS, Usefulness
 from corral.scheduling.pool import Pool
-from corral.scheduling.snapshot import Shape
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 
-def a_node(name: str, cpus: int = 16, gpus: int = 0, model: str = "A100") -> tuple[Node, list[Device]]:
+def a_node(
+    name: str, cpus: int = 16, gpus: int = 0, model: str = "A100", rack: str | None = None
+) -> tuple[Node, list[Device]]:
     node = Node(name, "g", NodeState.UP, True, 1, "b", "r", "i", "h", "0", "127.0.0.1", cpus * 1000, 65536)
+    node = replace(node, labels={"rack": rack} if rack else {})
     return node, [Device(name, f"{name}/{index}", index, model, None, 80_000) for index in range(gpus)]
 
 
@@ -47,6 +53,17 @@ def test_spread_takes_the_emptiest_node_and_gpu() -> None:
 def test_round_robin_goes_on_where_it_stopped_and_passes_by_who_is_full() -> None:
     fleet = a_fleet("round-robin", a_node("n1", 4), a_node("n2", 1), a_node("n3", 4))
     assert went(fleet, *[a_shape()] * 5) == ["n1", "n2", "n3", "n1", "n3"]
+
+
+def test_round_robin_goes_on_from_pass_to_pass() -> None:
+    nodes = [a_node(name)[0] for name in ("n1", "n2", "n3")]
+    group = ResourceGroup("g", placement="round-robin")
+    found: list[str] = []
+    for number in range(7, 12):
+        row = Waiting(f"s{number}", number, 1, 1, 0, "admin", "default", 0.0, a_shape())
+        plan = cycle(Snapshot(0.0, nodes, {}, [row], {"g": group}))
+        found += [rank.node for rank in plan.placements[0].ranks]
+    assert found == ["n2", "n3", "n1", "n2", "n3"]
 
 
 def test_round_robin_gives_a_gang_the_next_nodes() -> None:
@@ -95,6 +112,32 @@ def test_work_without_gpus_goes_where_it_strands_none() -> None:
 def test_without_gpus_least_fragmentation_packs() -> None:
     fleet = a_fleet("least-fragmentation", a_node("n1"), a_node("n2"))
     assert went(fleet, *[a_shape()] * 3) == ["n1"] * 3
+
+
+def racks(*sizes: int) -> list[tuple[Node, list[Device]]]:
+    """Nodes of one CPU: rack a with so many, rack b with so many, …"""
+    return [
+        a_node(f"{rack}{number}", 1, rack=rack)
+        for rack, size in zip("abcd", sizes, strict=False)
+        for number in range(size)
+    ]
+
+
+def test_topology_puts_a_gang_into_the_rack_with_least_to_spare() -> None:
+    fleet = a_fleet("topology", *racks(4, 2, 3))
+    assert went(fleet, a_shape(nodes=2)) == ["b0", "b1"]
+    assert went(fleet, a_shape(nodes=3)) == ["c0", "c1", "c2"]
+
+
+def test_topology_spans_as_few_racks_as_will_do() -> None:
+    fleet = a_fleet("topology", *racks(2, 3, 1), a_node("n1", 1))
+    assert went(fleet, a_shape(nodes=4)) == ["b0", "b1", "b2", "c0"]
+    assert fleet.place(a_shape(nodes=4)) is None
+
+
+def test_topology_packs_what_fits_one_node() -> None:
+    fleet = a_fleet("topology", a_node("n1", 8), a_node("n2", 4))
+    assert went(fleet, a_shape(), a_shape(cpus=4), a_shape()) == ["n1", "n1", "n1"]
 
 
 def test_ranks_on_one_node_each_see_what_those_before_took() -> None:

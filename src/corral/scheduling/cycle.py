@@ -35,7 +35,7 @@ def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
             break
         answer = hopeless.get(waiting.shape)
         if answer is None:
-            fleet = fleet or fleet_of(snapshot, policies)
+            fleet = fleet or fleet_of(snapshot, policies, waiting.ordinal)
             found = fleet.place(waiting.shape)
             if found is not None:
                 placements.append(Placed(waiting, found.group, found.ranks))
@@ -47,8 +47,8 @@ def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
     return Plan(tuple(placements), refusals, more)
 
 
-def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies]) -> Fleet:
+def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], turn: int = 0) -> Fleet:
     """The snapshot's nodes in arrays. What waits stands for what is to come."""
     placements = {name: chosen.placement for name, chosen in policies.items()}
     demand = Counter(one.shape for one in snapshot.waiting)
-    return Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand)
+    return Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand, turn)

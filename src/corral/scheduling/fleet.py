@@ -38,7 +38,7 @@ class Placement(NamedTuple):
 
 class Fleet:
     """Every group's nodes and how each shape met so far stands with them. `placements` names the policy of each group;
-    nodes of a group that it does not name take nothing."""
+    nodes of a group that it does not name take nothing. `turn` is where policies that take turns begin."""
 
     def __init__(
         self,
@@ -47,12 +47,13 @@ class Fleet:
         placements: Mapping[str, PlacementPolicy],
         now: float = 0.0,
         demand: Demand | None = None,
+        turn: int = 0,
     ) -> None:
         by_group: dict[str, list[Node]] = {}
         for node in nodes:
             by_group.setdefault(node.group, []).append(node)
         self._placements = placements
-        self._groups = {name: _Group(Pool(by_group[name], devices), now) for name in sorted(by_group)}
+        self._groups = {name: _Group(Pool(by_group[name], devices, turn), now) for name in sorted(by_group)}
         self._group_of = {node.name: group for group in self._groups.values() for node in group.pool.nodes}
         self.expect(demand or {})
 

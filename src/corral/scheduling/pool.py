@@ -38,7 +38,8 @@ class Pool:
     Whoever keeps something per row asks `changed_since(stamp)` for the rows that moved since `stamp` was `self.stamp`.
     """
 
-    def __init__(self, nodes: Sequence[Node], devices: Mapping[str, Sequence[Device]]) -> None:
+    def __init__(self, nodes: Sequence[Node], devices: Mapping[str, Sequence[Device]], turn: int = 0) -> None:
+        self.turn = turn
         self.nodes = sorted(nodes, key=lambda node: node.name)
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
         self.devices = [[one for one in devices.get(node.name, ()) if one.present] for node in self.nodes]

@@ -8,6 +8,7 @@ import numpy as np
 
 from corral.scheduling.policies.fragmentation import LeastFragmentation
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer, fullness
+from corral.scheduling.policies.topology import Topology
 from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
@@ -33,11 +34,12 @@ class Spread(Scorer):
 
 
 class RoundRobin(Scorer):
-    """Each node in turn, in name order, from the one after the last that was taken."""
+    """Each node in turn, in name order, from the one after the last that was taken. A pass remembers nothing of the one
+    before it: it begins at the node whose turn it is by the number of the first session that it tries."""
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         super().__init__(pool, demand)
-        self.next_row = 0
+        self.next_row = pool.turn % max(len(pool), 1)
 
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         return np.zeros(len(self.pool.room[rows]))
@@ -56,4 +58,5 @@ PLACEMENTS: Mapping[str, PlacementPolicy] = {
     "spread": Spread,
     "round-robin": RoundRobin,
     "least-fragmentation": LeastFragmentation,
+    "topology": Topology,
 }
