@@ -20,6 +20,7 @@ from corral.model.node import Device, Node, NodeState
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.room import RankPlace
 from corral.scheduling.snapshot import Shape
 
 DATA = Path(__file__).parent / "data" / "openb"
@@ -81,6 +82,7 @@ def replay(
     fleet = Fleet(nodes, devices, {GROUP: PLACEMENTS[placement]}, 0.0, demand)
     asked = allocated = at_100 = decisions = 0
     hopeless: set[Shape] = set()
+    placed: list[tuple[Shape, RankPlace]] = []
     for row in order:
         shape = shapes[row]
         asked += gpu_milli(shape)
@@ -89,13 +91,37 @@ def replay(
         if shape in hopeless:
             continue
         decisions += 1
-        if fleet.place(shape) is None:
+        placement = fleet.place(shape)
+        if placement is None:
             hopeless.add(shape)
         else:
+            placed.append((shape, placement.ranks[0]))
             allocated += gpu_milli(shape)
             at_100 = allocated if asked <= everything else at_100
     seconds = time.process_time() - began
+    hold_to_account(placed, nodes, devices)
     return Filled(100 * allocated / everything, 100 * at_100 / everything, decisions, seconds)
+
+
+def hold_to_account(
+    placed: Sequence[tuple[Shape, RankPlace]], nodes: Sequence[Node], devices: dict[str, list[Device]]
+) -> None:
+    """Every pod got what it asked for, of a model that will do, and nothing is given away twice: added up here, without
+    the engine."""
+    models = {one.uuid: one.model for ones in devices.values() for one in ones}
+    share, cpu, memory = Counter[str](), Counter[str](), Counter[str]()
+    for shape, rank in placed:
+        gpu = shape.resources.gpu
+        uuids = {grant.uuid for grant in rank.grants}
+        assert len(uuids) == len(rank.grants) == (gpu.count if gpu else 0)
+        assert uuids <= {one.uuid for one in devices[rank.node]}
+        assert gpu is None or gpu.model is None or {models[uuid] for uuid in uuids} <= set(gpu.model.split("|"))
+        for grant in rank.grants:
+            share[grant.uuid] += gpu.share_milli if gpu else 0
+        cpu[rank.node] += shape.resources.cpu_milli
+        memory[rank.node] += shape.resources.memory_mib
+    assert max(share.values()) <= WHOLE_GPU_MILLI
+    assert all(cpu[node.name] <= node.cpu_milli and memory[node.name] <= node.memory_mib for node in nodes)
 
 
 def gpu_milli(shape: Shape) -> int:

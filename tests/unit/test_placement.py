@@ -95,6 +95,11 @@ def test_nodes_stay_whole_for_those_who_need_them_whole() -> None:
     assert went(fleet, *[a_shape(GpuRequest())] * 3) == ["n2/0", "n2/1", "n2/2"]
 
 
+def test_nodes_stay_whole_though_nothing_is_known_of_what_will_come() -> None:
+    fleet = a_fleet("least-fragmentation", a_node("n1", gpus=4), a_node("n2", gpus=3))
+    assert went(fleet, a_shape(300), *[a_shape(GpuRequest())] * 2, a_shape(300)) == ["n2/0", "n2/1", "n2/2", "n2/0"]
+
+
 def test_a_kind_that_much_is_asked_of_is_left_to_those_who_need_it() -> None:
     demand = {a_shape(GpuRequest(model="H100")): 5.0, a_shape(GpuRequest()): 5.0}
     fleet = a_fleet(

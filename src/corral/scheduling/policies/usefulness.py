@@ -12,7 +12,7 @@ tabulated once per demand, and a node's value is a sum of table entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -128,7 +128,18 @@ def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
         found.append(
             Expected(times * shape.nodes, ranks * need.cpu_milli, ranks * need.memory_mib, ranks * need.gpus, steps)
         )
-    return found
+    return found + _unheard_of(pool, found)
+
+
+def _unheard_of(pool: Pool, known: Sequence[Expected]) -> list[Expected]:
+    """One more session that nobody has asked for yet, for 1, 2, 4, … whole GPUs with equal odds: so that GPUs and nodes
+    stay whole where little or nothing is known of what will come."""
+    sizes = [2**power for power in range(pool.width.bit_length())]
+    steps = np.full(len(pool.kinds), STEPS, np.int64)
+    steps[NO_DEVICE] = UNBOUNDED
+    cpu_milli = min((one.cpu_milli for one in known), default=0)
+    memory_mib = min((one.memory_mib for one in known), default=0)
+    return [Expected(1 / len(sizes), cpu_milli, memory_mib, size, steps) for size in sizes]
 
 
 def _filled(offers: Floats) -> Floats:
