@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import GpuRequest, Resources
+from corral.scheduling.claims import LeastAttained, Served, ShortestRemaining
 from corral.scheduling.cycle import cycle
 from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.sim.fleets import Machines, machines_of
-from corral.sim.jobs import Families, Job, gpu_shape, shape_of
+from corral.sim.jobs import Job, gpu_shape, shape_of
 from corral.sim.nodeevents import NodeEvent
 from corral.sim.policies import HOW, ORDERS, PREEMPTIVE, policy_of
 from corral.sim.replay import Replay
@@ -111,21 +112,28 @@ def test_attained_service_puts_the_new_before_the_old() -> None:
     assert runs["old"].ended_s == 5100
 
 
-def test_the_learned_claim_knows_what_its_family_did() -> None:
-    """Many like `quick` ended soon and many like `slow` did not: of two that are both new, the former goes first."""
-    past = [job(f"q{n}", n * 1000, 30, 4, owner="quick") for n in range(30)]
-    past += [job(f"s{n}", n * 1000 + 1, 900, 2, owner="slow") for n in range(30)]
-    runs = replayed("learned", *past, job("busy", 40_000, 1000, 8), job("slow", 40_100, 900, 8, owner="slow"),
-                    job("quick", 40_101, 30, 4, owner="quick"))  # fmt: skip
-    assert (runs["quick"].first_began_s or 0) < (runs["slow"].first_began_s or 0)
+def test_among_equals_the_newest_goes_first_unless_somebody_is_overdue() -> None:
+    """A day's work comes every day, one more than can be done: the surplus waits to the end, or for a week."""
+    day = 86400.0
+    jobs = [job("first", 0, day, 8), *(job(f"{n}", n * day, day, 8) for n in range(25))]
+    waits: dict[str, float] = {}
+    for policy in ("newest", "newest-patient"):
+        patience_s = policy_of(policy).patience_s / 30 * 7
+        done = Replay(TWO_NODES, replace(policy_of(policy), patience_s=patience_s)).run(jobs)
+        waits[policy] = max((run.ended_s or 0.0) - run.job.submitted_s for run in done.ended)
+    assert waits["newest"] > 24 * day
+    assert waits["newest-patient"] < 12 * day
 
 
-def test_equal_requests_submitted_together_are_one_family() -> None:
-    families = Families()
-    numbers = [families.of(job(str(at), at, 1, 4, owner=owner)) for at, owner in
-               [(0, "a"), (1, "b"), (500, "a"), (2000, "a"), (2001, "b")]]  # fmt: skip
-    assert numbers[0] == numbers[2]
-    assert len({numbers[0], numbers[1], numbers[3], numbers[4]}) == 4
+def test_a_claim_weakens_by_running_on_and_only_then() -> None:
+    claim = LeastAttained((100.0, 1000.0), newest_first=True)
+    old, new = Served(1, 4.0, 0.0, math.inf, False), Served(2, 4.0, 0.0, math.inf, False)
+    assert claim.key(new) < claim.key(old) < claim.key(new._replace(attained_s=25.0))
+    assert claim.key(old._replace(running=True)) < claim.key(new)
+    assert claim.key(old._replace(overdue=True)) < claim.key(new)
+    assert claim.weaker_after_s(old._replace(attained_s=20.0)) == 5.0
+    assert claim.weaker_after_s(old._replace(attained_s=250.0)) == math.inf
+    assert ShortestRemaining(by_service=True).key(old._replace(left_s=10.0))[0] == 40.0
 
 
 def test_in_order_is_what_a_pass_of_the_control_plane_does() -> None:

@@ -5,7 +5,7 @@
     3. room     each wanted newcomer takes free room; where there is none, the fewest sessions that are not wanted stop,
                 on the nodes where that is cheapest
     4. moved    if the caller allows it, a session with a weaker claim that is wanted too makes way and starts elsewhere
-    5. filled   where a wanted one did not get in after all, whoever fits starts in the room that is free
+    5. filled   if the caller allows it and a wanted one did not get in after all: whoever fits starts in what is free
 
 Nobody stops for a newcomer that does not get in, and nobody stops whose room nobody takes. Knows no clock, no run times
 and no order of its own: the order of the line is the claim. The room it is given is left as the answer says.
@@ -108,6 +108,7 @@ def contend(
     shapes: int,
     *,
     may_move: bool = False,
+    may_fill: bool = True,
 ) -> Contention:
     """The changes to make now. `line` answers everybody, `running` those of them that run, both best claim first;
     `capacity` is the fleet's, `shapes` how many different shapes the line may hold (so that reading it can end)."""
@@ -118,7 +119,7 @@ def contend(
     change = _Change(room, losers, [one for one in reversed(running) if one.id in wanted and not one.pinned])
     for newcomer in newcomers:
         change.admit(newcomer, wanted if may_move else {})
-    if len(change.starts) < len(newcomers):
+    if may_fill and len(change.starts) < len(newcomers):
         change.fill(line(), shapes)
     return change.result()
 
@@ -170,7 +171,7 @@ class _Change:
             self.starts[newcomer.id] = places
 
     def fill(self, line: Iterable[Contender], shapes: int) -> None:
-        """Free room lies idle for nobody."""
+        """Room that is free lies idle for nobody; who starts in it may be stopped as soon as the others get in."""
         full: set[Shape] = set()
         for one in line:
             if one.places or one.id in self.starts or one.shape in full:

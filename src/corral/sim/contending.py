@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 
 from corral.scheduling.claims import Claim, Key, Served
@@ -15,8 +16,8 @@ from corral.sim.state import Run
 
 
 class Contending:
-    """Those who wait stand in rows of one shape, level and family, so that a new rank moves a row, not its members.
-    Claims of the few who run are taken anew at each look."""
+    """Claims of those who wait are as they were when they began to wait, until they are overdue; those of the few who
+    run are taken anew at each look."""
 
     def __init__(self, policy: Policy, claim: Claim, room: FleetRoom, stage: Stage) -> None:
         self.line = Line()
@@ -24,85 +25,84 @@ class Contending:
         self._claim = claim
         self._room = room
         self._stage = stage
-        self._waiting: dict[str, tuple[Key, int, Run]] = {}
-        self._levels: dict[Run, int] = {}
+        self._keys: dict[str, tuple[Key, Run]] = {}
+        self._fresh: list[Run] = []
+        self._due: list[tuple[float, int, int, Run]] = []  # who becomes overdue when, unless it has started since
 
     def submitted(self, run: Run) -> None:
-        served = self._served(run, 0.0)
-        key, level = self._claim.key(served), self._claim.level(served)
-        self._levels.setdefault(run, level)
-        self._waiting[run.id] = key, level, run
-        self.line.add(key, run, (level, run.family))
+        self._stand_in_line(run)
+        if not run.overdue and math.isfinite(self._policy.patience_s):
+            self._fresh.append(run)
+
+    def _stand_in_line(self, run: Run) -> None:
+        key = self._claim.key(self._served(run, 0.0))
+        self._keys[run.id] = key, run
+        self.line.add(key, run)
 
     def gone(self, run: Run, now_s: float, ended: bool) -> None:
-        self._pass_levels(run, now_s)
-        if ended:
-            self._claim.left_level(run.job.size, run.family, self._levels.pop(run), True)
-        else:
-            self._levels.pop(run)  # its work is lost: it is learned from once, as it was
+        pass
 
     def nodes_changed(self) -> None:
         pass
 
-    def _pass_levels(self, run: Run, now_s: float) -> None:
-        level = self._claim.level(self._served(run, now_s))
-        for passed in range(self._levels[run], level):
-            self._claim.left_level(run.job.size, run.family, passed, False)
-        self._levels[run] = max(level, self._levels[run])
-
     def decide(self, now_s: float) -> float | None:
+        self._promote(now_s)
         if not self.line.count:
             return None
-        for run in self._stage.running.values():
-            self._pass_levels(run, now_s)
-        running = sorted(self._entry(run, now_s) for run in self._stage.running.values())
+        running = sorted(
+            (self._claim.key(self._served(run, now_s)), run.ordinal, run) for run in self._stage.running.values()
+        )
         active = {run.id: self._contender(run, now_s) for _, _, run in running}
-        shapes = {run.job.shape for _, _, run in running}.union(shape for shape, _ in self.line.rows)
+        shapes = {run.job.shape for _, _, run in running}.union(self.line.rows)
         change = contend(
-            lambda: self._everybody(running, active), list(active.values()), self._room, self._room.capacity, len(shapes),
-            may_move=self._policy.moves,
+            lambda: self._everybody(running, active), list(active.values()), self._room, self._room.capacity,
+            len(shapes), may_move=self._policy.moves, may_fill=self._policy.fills,
         )  # fmt: skip
         for id_ in change.stops:
             run = self._stage.running[id_]
             self._stage.preempt(run)
             self.submitted(run)
         for id_, places in change.starts:
-            key, level, run = self._waiting.pop(id_)
-            self.line.remove(key, run, (level, run.family))
+            key, run = self._keys.pop(id_)
+            self.line.remove(key, run)
             self._stage.start(run, places)
-        return self._next_look_s(now_s) if self.line.count else None
+        return self._next_look_s(now_s)
 
-    def _entry(self, run: Run, now_s: float) -> Entry:
-        served = self._served(run, now_s)
-        rank = self._claim.rank(run.job.size, run.family, self._claim.level(served), True)
-        return ((rank, *self._claim.key(served)), run.ordinal, run)
+    def _everybody(self, running: list[Entry], active: dict[str, Contender]) -> Iterator[Contender]:
+        for _, _, run in heapq.merge(running, *self.line.rows.values()):
+            yield active.get(run.id) or Contender(run.id, run.job.shape)
 
-    def _ranked(self, level: int, family: int, row: list[Entry]) -> Iterator[Entry]:
-        rank = self._claim.rank(row[0][2].job.size, family, level, False)
-        return (((rank, *key), ordinal, run) for key, ordinal, run in row)
+    def _promote(self, now_s: float) -> None:
+        """Who has waited longer than the policy's patience since it last ran is overdue from then on."""
+        for run in self._fresh:
+            heapq.heappush(self._due, (now_s + self._policy.patience_s, run.ordinal, run.starts, run))
+        self._fresh.clear()
+        while self._due and self._due[0][0] <= now_s:
+            _, _, starts, run = heapq.heappop(self._due)
+            if run.starts == starts and run.id in self._keys:
+                self.line.remove(self._keys[run.id][0], run)
+                run.overdue = True
+                self._stand_in_line(run)
 
     def _next_look_s(self, now_s: float) -> float | None:
-        """When the first who runs reaches a new level, or may be stopped."""
-        times: list[float] = []
+        """When the first claim of one that runs weakens, the first may be stopped, or the first is overdue."""
+        if not self.line.count:
+            return None
+        times = [self._due[0][0]] if self._due else []
+        if self._fresh:
+            times.append(now_s + self._policy.patience_s)
         for run in self._stage.running.values():
-            times.append(now_s + self._claim.next_level_s(self._served(run, now_s)))
-            may_stop_s = self._may_stop_s(run)
-            times += [may_stop_s] if may_stop_s > now_s else []
-        return min(times, default=None)
+            times.append(now_s + self._claim.weaker_after_s(self._served(run, now_s)))
+            free_s = (run.began_s or 0.0) + self._policy.least_run_s
+            times += [free_s] if free_s > now_s else []
+        first_s = min(times, default=math.inf)
+        return first_s if math.isfinite(first_s) else None
 
     def _served(self, run: Run, now_s: float) -> Served:
-        left_s = run.left_at(now_s) if self._claim.knows_run_times else float("inf")
-        return Served(run.ordinal, run.job.size or 1e-3, run.attained_at(now_s), left_s, run.began_s is not None)
-
-    def _may_stop_s(self, run: Run) -> float:
-        return (run.began_s or 0.0) + self._policy.least_run_s * self._policy.least_growth**run.preempted
+        left_s = run.left_at(now_s) if self._claim.knows_run_times else math.inf
+        return Served(run.ordinal, run.job.size, run.attained_at(now_s), left_s, run.began_s is not None, run.overdue)
 
     def _contender(self, run: Run, now_s: float) -> Contender:
         assert run.began_s is not None
-        pinned = run.preempted >= self._policy.budget or now_s < self._may_stop_s(run)
+        pinned = run.preempted >= self._policy.budget or now_s < run.began_s + self._policy.least_run_s
         return Contender(run.id, run.job.shape, run.places, pinned, run.job.size)
-
-    def _everybody(self, running: list[Entry], active: dict[str, Contender]) -> Iterator[Contender]:
-        rows = [self._ranked(level, family, row) for (_, (level, family)), row in self.line.rows.items()]
-        for _, _, run in heapq.merge(running, *rows):
-            yield active.get(run.id) or Contender(run.id, run.job.shape)

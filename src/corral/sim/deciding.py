@@ -64,7 +64,7 @@ class InOrder:
 
     def decide(self, now_s: float) -> None:
         rows, strict = self.line.rows, self._policy.strict
-        heads = [row[0] for (shape, _), row in rows.items() if strict or shape not in self._hopeless]
+        heads = [row[0] for shape, row in rows.items() if strict or shape not in self._hopeless]
         heapq.heapify(heads)
         while heads:
             key, _, run = heads[0]
@@ -78,7 +78,7 @@ class InOrder:
                 continue
             self.line.remove(key, run)
             self._stage.start(run, places)
-            if (shape, ()) in rows:
-                heapq.heapreplace(heads, rows[shape, ()][0])
+            if shape in rows:
+                heapq.heapreplace(heads, rows[shape][0])
             else:
                 heapq.heappop(heads)

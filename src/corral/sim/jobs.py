@@ -64,26 +64,3 @@ def cpu_shape(cpus: int, per_node: int) -> Shape:
 
 def shape_of(resources: Resources, nodes: int = 1, ranks_per_node: int = 1, group: str | None = None) -> Shape:
     return Shape(group, resources, nodes, ranks_per_node, False, (), (), (), "process")
-
-
-TOGETHER_S = 600.0
-
-
-@dataclass(slots=True)
-class Families:
-    """Which jobs belong together: equal requests of one owner, each submitted soon after the one before."""
-
-    _latest: dict[tuple[str, str, Shape], tuple[float, int]] = field(
-        default_factory=dict[tuple[str, str, Shape], tuple[float, int]]
-    )
-    _count: int = 0
-
-    def of(self, job: Job) -> int:
-        """The family's number. Jobs are asked about in the order of their submits."""
-        kin = job.owner, job.project, job.shape
-        latest_s, family = self._latest.get(kin, (-TOGETHER_S - 1, 0))
-        if job.submitted_s - latest_s > TOGETHER_S:
-            self._count += 1
-            family = self._count
-        self._latest[kin] = job.submitted_s, family
-        return family

@@ -11,26 +11,24 @@ from corral.scheduling.snapshot import Shape
 from corral.sim.state import Run
 
 Entry = tuple[tuple[float, ...], int, Run]
-RowName = tuple[Shape, tuple[int, ...]]
 
 
 @dataclass(slots=True)
 class Line:
-    """Rows by shape and, where a claim groups them, by that. A row is never empty."""
+    """Rows by shape. A row is never empty."""
 
-    rows: dict[RowName, list[Entry]] = field(default_factory=dict[RowName, list[Entry]])
+    rows: dict[Shape, list[Entry]] = field(default_factory=dict[Shape, list[Entry]])
     count: int = 0
 
-    def add(self, key: tuple[float, ...], run: Run, group: tuple[int, ...] = ()) -> None:
-        insort(self.rows.setdefault((run.job.shape, group), []), (key, run.ordinal, run))
+    def add(self, key: tuple[float, ...], run: Run) -> None:
+        insort(self.rows.setdefault(run.job.shape, []), (key, run.ordinal, run))
         self.count += 1
 
-    def remove(self, key: tuple[float, ...], run: Run, group: tuple[int, ...] = ()) -> None:
-        name = run.job.shape, group
-        row = self.rows[name]
+    def remove(self, key: tuple[float, ...], run: Run) -> None:
+        row = self.rows[run.job.shape]
         del row[bisect_left(row, (key, run.ordinal))]  # pyright: ignore[reportArgumentType]
         if not row:
-            del self.rows[name]
+            del self.rows[run.job.shape]
         self.count -= 1
 
     def in_order(self) -> Iterator[Entry]:

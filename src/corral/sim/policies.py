@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from corral.model.faults import Invalid
-from corral.scheduling.claims import Claim, Learned, LeastAttained, ShortestRemaining
+from corral.scheduling.claims import Claim, LeastAttained, ShortestRemaining
 from corral.sim.jobs import Job
 
 EVERYBODY = 1_000_000
@@ -19,7 +19,8 @@ Key = Callable[[Job, int], tuple[float, ...]]
 class Policy:
     """`planned` is how many who wait get a planned start that nobody may delay: none (whoever fits starts), one (EASY),
     everybody (conservative); `strict` lets nobody overtake. With a `claim` running sessions may be stopped: after
-    `least_run_s`, `budget` times each, at the cost of `restart_s`; `moves` lets them be moved as well."""
+    `least_run_s`, `budget` times each, at the cost of `restart_s`, or moved if it `moves`; it `fills` what
+    is free although somebody better waits for more. Who has waited for `patience_s` is overdue."""
 
     name: str
     key: Key
@@ -27,10 +28,11 @@ class Policy:
     strict: bool = False
     claim: Callable[[], Claim] | None = None
     least_run_s: float = 0.0
-    least_growth: float = 1.0
     budget: float = math.inf
+    patience_s: float = math.inf
     restart_s: float = 0.0
     moves: bool = False
+    fills: bool = False
 
 
 def _first_come(job: Job, ordinal: int) -> tuple[float, ...]:
@@ -66,11 +68,22 @@ HOW: Mapping[str, tuple[int, bool]] = {
     "easy": (1, False),
     "conservative": (EVERYBODY, False),
 }
+_NEWEST = Policy(
+    "newest",
+    _first_come,
+    claim=partial(LeastAttained, bounds=(3600.0, 28800.0), newest_first=True),
+    least_run_s=300.0,
+    budget=8,
+    restart_s=60.0,
+    moves=True,
+    fills=True,
+)
 PREEMPTIVE: Mapping[str, Policy] = {
     "srtf": Policy("srtf", _first_come, claim=ShortestRemaining, moves=True),
     "srsf": Policy("srsf", _first_come, claim=partial(ShortestRemaining, by_service=True), moves=True),
     "tiresias-l": Policy("tiresias-l", _first_come, claim=LeastAttained, moves=True),
-    "learned": Policy("learned", _first_come, claim=Learned, least_run_s=300.0, budget=4, restart_s=60.0, moves=True),
+    "newest": _NEWEST,
+    "newest-patient": replace(_NEWEST, name="newest-patient", patience_s=30 * 86400.0),
 }
 SHORT: Mapping[str, str] = {"easy": "fifo+easy", "conservative": "fifo+conservative"}
 NAMES = (*ORDERS, *PREEMPTIVE, *SHORT)

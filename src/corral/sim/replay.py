@@ -19,7 +19,7 @@ from corral.sim.contending import Contending
 from corral.sim.deciding import Decider, InOrder
 from corral.sim.filling import Filling
 from corral.sim.fleets import Machines
-from corral.sim.jobs import Families, Job
+from corral.sim.jobs import Job
 from corral.sim.nodeevents import NodeEvent
 from corral.sim.policies import Policy
 from corral.sim.room import FleetRoom
@@ -75,9 +75,8 @@ class Replay:
 
     def run(self, jobs: Sequence[Job]) -> Replayed:
         ordered = sorted(jobs, key=lambda job: job.submitted_s)  # stable: equal times as the trace has them
-        families = Families()
         for ordinal, job in enumerate(ordered):
-            self._push(job.submitted_s, SUBMIT, Run(job, ordinal, job.run_s, family=families.of(job)))
+            self._push(job.submitted_s, SUBMIT, Run(job, ordinal, job.run_s))
         while self._events:
             self.now_s = self._events[0][0]
             self._watch.until(self.now_s)

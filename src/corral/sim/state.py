@@ -29,7 +29,7 @@ class Run:
     failed: int = 0
     lost_s: float = 0.0
     end_token: int = 0
-    family: int = 0
+    overdue: bool = False
 
     @property
     def id(self) -> str:
