@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import command_line, decisions, footprint, latency, openb, store_path, throughput
+from benchmarks import backfill, command_line, decisions, footprint, jct, latency, openb, store_path, throughput
 
 BENCHMARKS = {
     "throughput": throughput.run,
@@ -13,6 +13,8 @@ BENCHMARKS = {
     "command_line": command_line.run,
     "store_path": store_path.run,
     "openb": openb.run,
+    "jct": jct.run,
+    "backfill": backfill.run,
     "decisions": decisions.run,
 }
 

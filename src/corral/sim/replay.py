@@ -74,6 +74,7 @@ class Replay:
         return Filling(policy, self.room, self) if policy.planned else InOrder(policy, self.room, self)
 
     def run(self, jobs: Sequence[Job]) -> Replayed:
+        self.room.expect(job.shape for job in jobs)
         ordered = sorted(jobs, key=lambda job: job.submitted_s)  # stable: equal times as the trace has them
         for ordinal, job in enumerate(ordered):
             self._push(job.submitted_s, SUBMIT, Run(job, ordinal, job.run_s))

@@ -3,7 +3,8 @@ from which a node is copied to think on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from corral.model.node import Node
@@ -40,6 +41,10 @@ class FleetRoom:
             sum(node.memory_mib for node in nodes),
             1000 * sum(len(self._machines.devices[node.name]) for node in nodes),
         )
+
+    def expect(self, shapes: Iterable[Shape]) -> None:
+        """What is to come, for placement policies that look ahead."""
+        self._fleet.expect(Counter(shapes))
 
     def place(self, shape: Shape) -> Places | None:
         found = self._fleet.place(shape)

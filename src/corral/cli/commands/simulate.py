@@ -110,7 +110,12 @@ def _cells(one: Numbers) -> list[object]:
              one.wait_mean_s, one.wait_median_s, one.wait_p95_s)  # fmt: skip
     slow = None if one.slowdown_mean is None else f"{one.slowdown_mean:,.1f}"
     ended = str(one.ended) if one.ended == one.jobs else f"{one.ended}/{one.jobs}"
-    return [ended, *(None if value is None else span(value) for value in times), slow]
+    return [ended, *(None if value is None else _span(value) for value in times), slow]
+
+
+def _span(seconds: float) -> str:
+    """Fine enough to tell policies apart."""
+    return span(seconds) if seconds < 86400 else f"{seconds / 86400:.2f}d"
 
 
 def _write_jobs(file: Path, replays: Sequence[Replayed]) -> None:
