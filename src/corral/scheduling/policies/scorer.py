@@ -6,6 +6,7 @@ of a pool and the demand on it). It ranks, it never refuses: what does not fit h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ Demand = Mapping[Shape, float]
 FEW = 3  # rows up to which plain Python is faster
 
 
-class Scorer:
+class Scorer(ABC):
     """A placement policy at work on one pool.
 
     `score` is asked for the rows that changed since it was last asked, so a row's score may hang on nothing but that
@@ -33,9 +34,9 @@ class Scorer:
     def __init__(self, pool: Pool, demand: Demand) -> None:
         self.pool = pool
 
+    @abstractmethod
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         """How good each of these rows is for the shape, as its room is now; higher is better."""
-        raise NotImplementedError
 
     def choose(self, scores: Floats, count: int) -> Sequence[int]:
         """The `count` rows to take, best first; fewer where fewer fit (-inf does not fit)."""
