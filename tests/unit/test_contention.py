@@ -1,0 +1,168 @@
+"""Who stops for whom, and who may start before a planned start: the pure steps, without a replay."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.model.resources import GpuRequest, Resources
+from corral.scheduling.backfill import Ahead
+from corral.scheduling.contention import Contender, Contention, contend
+from corral.scheduling.snapshot import Shape
+from corral.sim.fleets import machines_of
+from corral.sim.jobs import gpu_shape, shape_of
+from corral.sim.room import FleetRoom
+
+FLEET = machines_of("3x4xV100:32GB")
+
+
+def runs(room: FleetRoom, name: str, gpus: int, *, pinned: bool = False) -> Contender:
+    shape = gpu_shape(gpus, 4)
+    places = room.place(shape)
+    assert places is not None
+    return Contender(name, shape, places, pinned, gpus)
+
+
+def waits(name: str, gpus: int) -> Contender:
+    return Contender(name, gpu_shape(gpus, 4))
+
+
+def decided(room: FleetRoom, line: list[Contender], *, may_move: bool = False) -> Contention:
+    running = [one for one in line if one.places]
+    shapes = len({one.shape for one in line})
+    return contend(lambda: line, running, room, room.capacity, shapes, may_move=may_move)
+
+
+def test_nobody_stops_where_there_is_room() -> None:
+    room = FleetRoom(FLEET, "pack")
+    weak = runs(room, "weak", 4)
+    change = decided(room, [waits("strong", 8), weak])
+    assert change.stops == ()
+    assert [name for name, _ in change.starts] == ["strong"]
+
+
+def test_the_fewest_stop_and_on_one_node() -> None:
+    room = FleetRoom(FLEET, "pack")
+    small = [runs(room, f"s{n}", 1) for n in range(4)]  # one node, packed
+    pair = [runs(room, f"p{n}", 2) for n in range(2)]
+    whole = runs(room, "w", 4)
+    change = decided(room, [waits("new", 4), whole, *pair, *small])
+    assert set(change.stops) == {"s0", "s1", "s2", "s3"}  # the weakest claims, as the order of the line says
+    assert [name for name, _ in change.starts] == ["new"]
+    change = decided(FleetRoom(FLEET, "pack"), [])
+    assert change == Contention()
+
+
+def test_a_weaker_claim_stops_nobody() -> None:
+    room = FleetRoom(FLEET, "pack")
+    line = [runs(room, "a", 4), runs(room, "b", 8), waits("new", 4)]
+    assert decided(room, line) == Contention()
+
+
+def test_what_is_pinned_stays_whatever_the_claim() -> None:
+    room = FleetRoom(FLEET, "pack")
+    pinned, free = runs(room, "pinned", 8, pinned=True), runs(room, "free", 4)
+    assert decided(room, [waits("wide", 12), pinned, free]) == Contention()
+    change = decided(room, [waits("new", 4), pinned, free])
+    assert change.stops == ("free",)
+
+
+def test_one_that_is_wanted_too_moves_only_where_that_is_allowed() -> None:
+    """Two GPUs are free on each of two nodes: a whole node needs one of the halves to go to the other."""
+    for may_move in (False, True):
+        room = FleetRoom(FLEET, "spread")
+        halves = [runs(room, f"h{n}", 2) for n in range(3)]
+        assert len({half.places[0].node for half in halves}) == 3
+        change = decided(room, [waits("whole", 4), *halves], may_move=may_move)
+        if may_move:
+            assert len(change.stops) == 1
+            assert [name for name, _ in change.starts] == [change.stops[0], "whole"] or set(change.stops) < {
+                name for name, _ in change.starts
+            }
+        else:
+            assert change == Contention()
+
+
+def test_a_gang_starts_whole_or_stops_nobody() -> None:
+    room = FleetRoom(FLEET, "pack")
+    pinned = runs(room, "pinned", 4, pinned=True)
+    weak = [runs(room, "w0", 4), runs(room, "w1", 4)]
+    change = decided(room, [waits("gang", 8), pinned, *weak])
+    assert set(change.stops) == {"w0", "w1"}
+    ((name, places),) = change.starts
+    assert name == "gang" and len({place.node for place in places}) == 2
+
+
+ENTRIES = st.lists(st.tuples(st.integers(1, 12), st.booleans(), st.booleans()), max_size=20)
+
+
+@settings(max_examples=150, deadline=None)
+@given(entries=ENTRIES, may_move=st.booleans())
+def test_changes_fit_and_stop_only_the_weaker_for_the_stronger(
+    entries: list[tuple[int, bool, bool]], may_move: bool
+) -> None:
+    room = FleetRoom(FLEET, "pack")
+    line: list[Contender] = []
+    for number, (gpus, starts, pinned) in enumerate(entries):
+        shape = gpu_shape(gpus, 4)
+        places = room.place(shape) if starts else None
+        line.append(Contender(f"{number:02d}", shape, places or (), pinned and bool(places), gpus))
+    change = decided(room, line, may_move=may_move)
+    by_id = {one.id: one for one in line}
+    started = dict(change.starts)
+    for name in change.stops:
+        assert by_id[name].places and not by_id[name].pinned
+    assert all(not by_id[name].places or name in change.stops for name in started)
+    if change.stops:  # somebody with a better claim than the weakest who stopped got its room
+        assert min(name for name in started if not by_id[name].places) < max(change.stops)
+    held = [one.places for one in line if one.places and one.id not in change.stops] + list(started.values())
+    fresh = FleetRoom(FLEET, "pack")
+    for places in held:
+        for node in {place.node for place in places}:
+            assert fresh.trial(node).fits([place for place in places if place.node == node])
+        fresh.take(places)
+
+
+def test_a_planned_start_counts_on_known_ends_and_on_nothing_else() -> None:
+    room = FleetRoom(machines_of("2x4xV100:32GB"), "pack")
+    known, unknown = runs(room, "known", 4), runs(room, "unknown", 4)
+    ahead = Ahead(room, 0.0, [(known.places, 50.0), (unknown.places, math.inf)])
+    planned = ahead.plan(gpu_shape(4, 4), 10.0)
+    assert planned is not None and planned.at_s == 50.0
+    assert {place.node for place in planned.places} == {known.places[0].node}
+    assert ahead.plan(gpu_shape(8, 4), 10.0) is None
+    ahead.hold(planned.places, 50.0, 60.0)
+    after = ahead.plan(gpu_shape(4, 4), 10.0)
+    assert after is not None and after.at_s == 60.0
+    ahead.free(planned.places, 50.0, 60.0)
+    again = ahead.plan(gpu_shape(4, 4), 10.0)
+    assert again is not None and again.at_s == 50.0
+
+
+def test_cpus_memory_and_shares_are_planned_too() -> None:
+    room = FleetRoom(machines_of("1x1xV100:32GB+4cpus+8GiB"), "pack")
+    half: Shape = shape_of(Resources(1000, 1024, GpuRequest(share_milli=500)))
+    first, second = room.place(half), room.place(half)
+    assert first is not None and second is not None
+    ahead = Ahead(room, 0.0, [(first, 30.0), (second, 20.0)])
+    for shape, at_s in [
+        (half, 20.0),
+        (shape_of(Resources(1000, 1024, GpuRequest())), 30.0),
+        (shape_of(Resources(3000, 1024)), 20.0),
+        (shape_of(Resources(1000, 7168)), 20.0),
+        (shape_of(Resources(4000, 8192)), 30.0),
+    ]:
+        planned = ahead.plan(shape, 5.0)
+        assert planned is not None and planned.at_s == at_s
+
+
+def test_a_short_one_fits_before_a_planned_start_and_a_long_one_does_not() -> None:
+    room = FleetRoom(machines_of("1x4xV100:32GB"), "pack")
+    running = runs(room, "running", 3)
+    ahead = Ahead(room, 0.0, [(running.places, 100.0)])
+    head = ahead.plan(gpu_shape(4, 4), 50.0)
+    assert head is not None and head.at_s == 100.0
+    ahead.hold(head.places, 100.0, 150.0)
+    assert ahead.fits_from(gpu_shape(1, 4), 0.0, 100.0) is not None
+    assert ahead.fits_from(gpu_shape(1, 4), 0.0, 101.0) is None
+    assert ahead.fits_from(gpu_shape(1, 4), 150.0, math.inf) is not None
