@@ -1,6 +1,9 @@
 """What each placement policy prefers, on fleets small enough to see why."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,6 +153,17 @@ def test_ranks_on_one_node_each_see_what_those_before_took() -> None:
     fleet = a_fleet("least-fragmentation", a_node("n1", gpus=2), demand=demand)
     assert sorted(went(fleet, a_shape(400, ranks=4))) == ["n1/0", "n1/0", "n1/1", "n1/1"]
     assert fleet.place(a_shape(400)) is None
+
+
+def test_the_policy_in_the_documentation_works() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text()
+    example = re.search(r"```python\n(from [^`]*class FewestCpus[^`]*)```", page)
+    assert example
+    names: dict[str, Any] = {}
+    exec(example[1], names)
+    made = [a_node("n1", 8), a_node("n2", 4), a_node("n3", 2)]
+    fleet = Fleet([node for node, _ in made], {}, {"g": names["FewestCpus"]})
+    assert went(fleet, a_shape(), a_shape(cpus=3), a_shape()) == ["n3", "n2", "n2"]
 
 
 @settings(max_examples=100, deadline=None)

@@ -47,7 +47,7 @@ class LeastFragmentation(Scorer):
         idle = free == WHOLE_GPU_MILLI
         idle_count, total = idle.sum(axis=1), free.sum(axis=1)
         asked = ranks * (need.gpus * WHOLE_GPU_MILLI if need.whole else need.share_milli)
-        rooms, totals = _before_and_after(room, ranks * need.cpu_milli, ranks * need.memory_mib, total, asked)
+        rooms, totals = _before_and_after(room, met.room, total, asked)
         site = useful.site(useful.kind[rows], rooms)
         each = useful.of_free(site, free)
         use = each.sum(axis=2)
@@ -71,7 +71,7 @@ class LeastFragmentation(Scorer):
         left = self._useful.of_idle(site, idle - taken)
         if not count:
             return left
-        return left - taken * self._useful.of_free(site, WHOLE_GPU[None, :])[:, 0]
+        return left - taken * self._useful.of_whole(site)
 
     def _shared(self, site: Index, free: Ints, share_milli: int, usable: Flags) -> Floats:
         """What is left of each GPU is worth if the share goes there; of equals the tightest is best."""
@@ -82,7 +82,9 @@ class LeastFragmentation(Scorer):
     def _meet(self, shape: Shape) -> _Met:
         met = self._met.get(shape)
         if met is None:
-            met = self._met[shape] = _Met(need_of(shape, self.pool), np.zeros(len(self.pool), np.intp))
+            need, ranks = need_of(shape, self.pool), shape.ranks_per_node
+            room = np.array([ranks * need.cpu_milli, ranks * need.memory_mib], np.int64)
+            met = self._met[shape] = _Met(need, room, np.zeros(len(self.pool), np.intp))
         return met
 
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
@@ -95,20 +97,18 @@ class LeastFragmentation(Scorer):
 
 
 class _Met(NamedTuple):
-    """A shape's demand here, and the GPU that each row was scored with."""
+    """A rank's demand here, all ranks' CPU and memory, and the GPU that each row was scored with."""
 
     need: Need
+    room: Ints
     best: NDArray[np.intp]
 
 
-WHOLE_GPU: Ints = np.array([WHOLE_GPU_MILLI], np.int64)
-
-
-def _before_and_after(room: Ints, cpu_milli: int, memory_mib: int, total: Ints, asked: int) -> tuple[Ints, Ints]:
+def _before_and_after(room: Ints, wanted: Ints, total: Ints, asked: int) -> tuple[Ints, Ints]:
     """CPU and memory, and all GPUs' free thousandths, of each node as it is and with the ranks on it."""
     rooms = np.empty((2, *room.shape), np.int64)
     rooms[BEFORE] = room
-    np.subtract(room, (cpu_milli, memory_mib), out=rooms[AFTER])
+    np.subtract(room, wanted, out=rooms[AFTER])
     totals = np.empty((2, len(total)), np.int64)
     totals[BEFORE] = total
     np.subtract(total, asked, out=totals[AFTER])

@@ -101,6 +101,10 @@ class Usefulness:
         """Of each GPU so free, on its own."""
         return self._of_free.take((site * (STEPS + 1))[..., None] + free // STEP_MILLI)
 
+    def of_whole(self, site: Index) -> Floats:
+        """Of one idle GPU, on its own."""
+        return self._of_free.take(site * (STEPS + 1) + STEPS)
+
     def of_idle(self, site: Index, idle: Ints) -> Floats:
         """What so many idle GPUs are worth beyond each on its own."""
         return self._of_idle.take(site * (self._width + 1) + idle)
