@@ -88,7 +88,7 @@ def numbers(runs: Sequence[Run]) -> Numbers:
         preemptions=sum(run.preempted for run in runs),
         most_preemptions=max((run.preempted for run in runs), default=0),
         failures=sum(run.failed for run in runs),
-        lost_hours=sum(run.lost_s * run.job.size for run in runs) / 3600,
+        lost_hours=max(0.0, round(sum(run.lost_s * run.job.size for run in runs) / 3600, 6)),
     )
 
 
