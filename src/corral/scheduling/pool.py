@@ -43,37 +43,37 @@ class Pool:
         self.nodes = sorted(nodes, key=lambda node: node.name)
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
         self.devices = [[one for one in devices.get(node.name, ()) if one.present] for node in self.nodes]
-        self.kinds: list[Kind] = [Kind("", None, 0)]
         self.width = max((len(ones) for ones in self.devices), default=0)
-        shape = (len(self.nodes), self.width)
-        self.room: Ints = np.zeros((len(self.nodes), DEVICES + 2 * self.width), np.int64)
-        self.size: Ints = np.zeros((len(self.nodes), 2), np.int64)
-        self.kind: NDArray[np.intp] = np.zeros(shape, np.intp)
+        self.room = self._free_room()
+        self.size: Ints = np.array([(node.cpu_milli, node.memory_mib) for node in self.nodes], np.int64).reshape(-1, 2)
+        self.kinds, self.kind = self._kinds()
         self.count: Ints = np.array([len(ones) for ones in self.devices], np.int64)
         self.unreachable: Flags = np.array([node.state is NodeState.UNREACHABLE for node in self.nodes], bool)
         self.closed: Flags = np.array([not node.schedulable for node in self.nodes], bool)
         self.backoff_until: Floats = np.array([node.backoff_until for node in self.nodes], np.float64)
         self._runtimes: dict[str, Flags] = {}
         self._labels: dict[tuple[str, str], Flags] = {}
-        self._columns: list[dict[str, int]] = [{} for _ in self.nodes]
+        self._columns = [{one.uuid: column for column, one in enumerate(ones)} for ones in self.devices]
         self._changes: list[int] = []
         self._forgotten = 0
-        self._fill()
 
-    def _fill(self) -> None:
-        numbers: dict[Kind, int] = {self.kinds[NO_DEVICE]: NO_DEVICE}
-        for row, (node, ones) in enumerate(zip(self.nodes, self.devices, strict=True)):
-            self.size[row] = node.cpu_milli, node.memory_mib
-            self.room[row, :DEVICES] = node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib
-            if not ones:
-                continue
-            kinds = [Kind(one.model.lower(), one.arch, one.capacity_mib) for one in ones]
-            self.kind[row, : len(ones)] = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
-            self.room[row, DEVICES : DEVICES + len(ones)] = [one.free_milli for one in ones]
-            memory = DEVICES + self.width
-            self.room[row, memory : memory + len(ones)] = [one.free_mib for one in ones]
-            self._columns[row] = {one.uuid: column for column, one in enumerate(ones)}
-        self.kinds = list(numbers)
+    def _free_room(self) -> Ints:
+        rows: list[list[int]] = []
+        for node, ones in zip(self.nodes, self.devices, strict=True):
+            none = [0] * (self.width - len(ones))
+            row = [node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib]
+            rows.append(row + [one.free_milli for one in ones] + none + [one.free_mib for one in ones] + none)
+        return np.array(rows, np.int64).reshape(len(rows), DEVICES + 2 * self.width)
+
+    def _kinds(self) -> tuple[list[Kind], NDArray[np.intp]]:
+        """The kinds there are, NO_DEVICE first, and each column's number among them."""
+        numbers: dict[tuple[str, str | None, int], int] = {("", None, 0): NO_DEVICE}
+        rows: list[list[int]] = []
+        for ones in self.devices:
+            kinds = [(one.model.lower(), one.arch, one.capacity_mib) for one in ones]
+            row = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+            rows.append(row + [NO_DEVICE] * (self.width - len(ones)))
+        return [Kind(*kind) for kind in numbers], np.array(rows, np.intp).reshape(len(rows), self.width)
 
     def __len__(self) -> int:
         return len(self.nodes)

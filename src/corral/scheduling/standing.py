@@ -79,13 +79,17 @@ class Standing:
     def fits(self, rows: Rows | slice) -> Flags:
         if not self._simple:
             return self._judge(rows) == 0
-        need, pool = self.need, self.pool
-        room, share, vram = pool.free(rows)
+        need = self.need
+        room = self.pool.free(rows)[0]
         fits = self.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
-        if need.gpus < 0:
-            return fits
+        return fits if need.gpus < 0 else fits & self._gpus_fit(rows)
+
+    def _gpus_fit(self, rows: Rows | slice) -> Flags:
+        """Whether one rank finds its GPUs."""
+        need, pool = self.need, self.pool
+        _, share, vram = pool.free(rows)
         usable = (share >= need.share_milli) & (vram >= need.vram_mib.take(pool.kinds_of(rows)))
-        return fits & (usable.sum(axis=1) >= need.gpus if need.whole else usable.any(axis=1))
+        return usable.sum(axis=1) >= max(need.gpus, 1)
 
     def usable(self, row: int) -> list[int]:
         """The columns of one node with room enough for a rank's share, or for one of its whole GPUs."""
@@ -101,13 +105,24 @@ class Standing:
     def reasons(self) -> Counter[str]:
         """How many nodes give each answer, FITS among them."""
         rows = slice(None) if self._coded_at < 0 else self.pool.changed_since(self._coded_at)
-        self._codes[rows] = self._judge(rows)
+        self._codes[rows] = self._judge_one(rows) if self._simple else self._judge(rows)
         self._coded_at = self.pool.stamp
         return _counted(self._codes)
 
     def bars(self) -> Counter[str]:
         """The same of what holds whatever the room."""
         return _counted(self.barred)
+
+    def _judge_one(self, rows: Rows | slice) -> Codes:
+        """The same as `_judge` for one rank, which may share the node: in fewer steps."""
+        need, room = self.need, self.pool.free(rows)[0]
+        codes = np.zeros(len(room), np.int8)
+        if need.gpus >= 0:
+            codes[:] = np.where(self._gpus_fit(rows), 0, self._gpu_codes(rows))
+        codes[room[:, MEMORY] < need.memory_mib] = CODE_OF["not_enough_memory"]
+        codes[room[:, CPU] < need.cpu_milli] = CODE_OF["not_enough_cpus"]
+        barred = self.barred[rows]
+        return np.where(barred != 0, barred, codes)
 
     def _judge(self, rows: Rows | slice) -> Codes:
         """The first thing missing for the first rank that finds no room; 0 where all ranks do."""
