@@ -173,7 +173,8 @@ WRONG = [
     (["fleet.csv", "--nodes", "1x1cpus"], 2, "fleet.csv begins like no known trace"),
     (["muri.csv", "--format", "philly", "--nodes", "1x1cpus"], 2, "muri.csv, line 1: there is no column 'timestamp'"),
     (["muri.csv", "--fleet", "muri.csv"], 2, "muri.csv, line 1: there is no column 'sn'"),
-    (["muri.csv", "--nodes", "8x8xV100:32GB", "--limit-factor", "-1"], 2, "limit-factor"),
+    (["muri.csv", "--nodes", "8x8xV100:32GB", "--limit-factor", "-1"], 2, "limit-factor -1.0 is not between"),
+    (["muri.csv", "--nodes", "8x8xV100:32GB", "--limit-factor", "nan"], 2, "limit-factor nan is not between"),
     (["muri.csv", "--nodes", "8x8xV100:32GB", "--plot", "no/such/folder.svg"], 1, "No such file or directory"),
     (["muri.csv", "--nodes", "8x8xV100:32GB", "--format", "swf"], 2, "muri.csv, line 1: 1 values where"),
 ]

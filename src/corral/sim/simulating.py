@@ -22,6 +22,7 @@ from corral.sim.traces import Reader, muri, openb, philly, swf
 
 READERS: Mapping[str, Reader] = {"muri": muri, "philly": philly, "openb": openb, "swf": swf, "corral": corral}
 NEVER_FITS = "larger than the fleet"
+MOST_FACTOR = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     """Everything read and checked, or `Invalid` that says what is wrong and where."""
     for policy in policies:
         policy_of(policy)
+    if not 0 <= wanted.limit_factor <= MOST_FACTOR:
+        raise Invalid("bad_limit_factor", f"--limit-factor {wanted.limit_factor} is not between 0 and {MOST_FACTOR:g}")
     if wanted.placement not in PLACEMENTS:
         known = ", ".join(sorted(PLACEMENTS))
         raise Invalid("unknown_policy", f"there is no placement policy {wanted.placement!r}; there are {known}")

@@ -30,7 +30,7 @@ DEFAULT_POLICY = "fifo"
     option("--fleet", metavar="FILE", type=path(), help="The fleet as a table: name,cpu_milli,memory_mib,gpu,model."),
     option("--format", "format_", type=click.Choice(FORMATS), default="auto", help="What TRACE is (by its look)."),
     option("--placement", metavar="NAME", default="pack", help="Where it goes (pack)."),
-    option("--limit-factor", type=click.FloatRange(0, 1000), default=1.0, metavar="F",
+    option("--limit-factor", type=float, default=1.0, metavar="F",
            help="Time limits known: F times the run time, where the trace has none (1); 0: none."),
     option("--node-events", metavar="FILE", type=path(), help="Nodes come and go: at_s,node,event (join|leave|fail)."),
     option("--checkpoint", "checkpoint_s", type=SECONDS, default=0.0, metavar="S",
