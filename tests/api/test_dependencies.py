@@ -23,7 +23,7 @@ def test_a_dependent_says_whom_it_waits_for(face: Face) -> None:
     face.post(f"/api/v1/sessions/{parent}/cancel")
     settle(face)
     ended = face.get(f"/api/v1/sessions/{child}")
-    assert (ended["phase"], ended["outcome"], ended["reason"]["code"]) == ("ended", "cancelled", "dependency_never")
+    assert (ended["phase"], ended["outcome"], ended["reason"]["code"]) == ("ended", "cancelled", "dependency_failed")
     assert ended["exit_code"] == 130
 
 

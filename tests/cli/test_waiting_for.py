@@ -15,7 +15,7 @@ def test_after_a_good_end_a_bad_one_and_any(corral: Corral) -> None:
     assert corral("wait", on_good).code == 0
     assert corral("wait", on_bad).code == 0
     assert corral("wait", never).code == 130
-    assert "dependency_never" in corral("show", never).out
+    assert "dependency_failed" in corral("show", never).out
     assert corral("submit", "--after", "zzzzzzzzzz", "--", "true").code == 3
     assert corral("submit", "--after", f"{bad}:perhaps", "--", "true").code == 2
 

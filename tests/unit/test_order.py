@@ -16,7 +16,7 @@ from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explain import explain
 from corral.scheduling.ordering import ordered
-from corral.scheduling.policies.order import OrderPolicy
+from corral.scheduling.policies.order import Need, OrderPolicy, fifo
 from corral.scheduling.policies.registry import (
     ORDERS,
     PolicyKind,
@@ -237,7 +237,14 @@ def test_a_policy_that_fails_on_the_way_holds_back_the_rest_of_its_own_group(plu
 
 @pytest.mark.parametrize(
     "policy",
-    [OrderPolicy("strange", raising_at_once, ""), OrderPolicy("strange", no_generator, ""), object(), ImportError("x")],
+    [
+        OrderPolicy("strange", raising_at_once, ""),
+        OrderPolicy("strange", no_generator, ""),
+        OrderPolicy("strange", fifo, "", needs={Need.USED, Need.OWNER}),  # pyright: ignore[reportArgumentType]
+        OrderPolicy("strange", fifo, "", options={"x": 1}),  # pyright: ignore[reportArgumentType]
+        object(),
+        ImportError("x"),
+    ],
 )
 def test_a_policy_that_cannot_begin_holds_back_its_own_group(plugged, policy) -> None:
     name = plugged(policy)
@@ -247,6 +254,17 @@ def test_a_policy_that_cannot_begin_holds_back_its_own_group(plugged, policy) ->
     for id_ in ("s0", "s2", "s4"):
         (why,) = plan.refusals[id_]
         assert why.code == "group_broken" and "group a: " in why.message
+
+
+def test_what_a_policy_makes_of_a_session_changes_nothing_of_it(plugged) -> None:
+    def greedy(view) -> Any:
+        for waiting in view.waiting:
+            yield waiting._replace(shape=replace(waiting.shape, nodes=99), ordinal=-1)
+
+    name = plugged(OrderPolicy("strange", greedy, ""))
+    rows = [one(n, group="a") for n in range(2)]
+    plan = cycle(a_snapshot(rows, ResourceGroup("a", name)))
+    assert [placed.session for placed in plan.placements] == rows
 
 
 def test_options_that_no_longer_fit_break_their_group_alone() -> None:

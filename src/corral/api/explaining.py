@@ -63,6 +63,9 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     own = [*_own_blockers(session, reads.now)]
     own += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
     blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+    if not found.refusals:  # a policy that fails at work is known by what the pass told
+        blockers += [RefusalView(**one) for one in reads.refusals([session.id]).get(session.id, [])
+                     if one["code"] == "group_broken"]  # fmt: skip
     position = reads.position(session)
     if position is None and not own:
         position = position_of(reads.snapshot(PER_SHAPE), session.id)

@@ -18,13 +18,15 @@ DECIDED_LIMIT = 500
 
 
 def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:
-    """Let these sessions go, or end them, as the ends of those they wait for have it by now."""
+    """Let these sessions go, or end them, as the ends of those they wait for have it by now. Another manager may have
+    let some of them go since they were read."""
     sessions = lock_with_nodes(tx, ids)
+    waiting = tx.still_dependent(ids)
     needs = tx.dependencies(ids)
     changes: list[Change] = []
     free: list[str] = []
     for id_, session in sessions.items():
-        if session.phase is not Phase.PENDING:
+        if session.phase is not Phase.PENDING or id_ not in waiting:
             continue
         met = [(row, is_met(row.kind, row.phase, row.outcome)) for row in needs.get(id_, [])]
         failed = next((row for row, answer in met if answer is False), None)
@@ -43,7 +45,7 @@ def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:
 def _doomed(session: Session, failed: DependencyRow, now: float, by: str) -> Change:
     edge = step(session.phase, Fact.DOOMED)
     assert edge is not None
-    why = Why("dependency_never", f"it was to start after {failed.needs}:{failed.kind}, which ended {failed.outcome}")
+    why = Why("dependency_failed", f"it was to start after {failed.needs}:{failed.kind}, which ended {failed.outcome}")
     verdict = Verdict(Outcome.CANCELLED, ExitClass.CANCELLED, 130, why)
     after = session._replace(
         phase=edge.target,

@@ -41,7 +41,7 @@ def manager_loops(
 
     async def prune() -> None:
         await store.tx("prune", lambda tx: tx.prune(tx.now - KEEP_OPERATIONS_S))
-        while await store.tx("count usage", lambda tx: tx.count_usage(COUNT_LIMIT)) == COUNT_LIMIT:
+        while await store.tx("count usage", lambda tx: tx.count_usage(COUNT_LIMIT)) >= COUNT_LIMIT:
             pass
 
     return (

@@ -65,8 +65,8 @@ def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
     tx.release_barrier([token for decision in mine for token in decision.go])
     freed = [decision.change.before for decision in mine if Effect.GIVE_ROOM_BACK in decision.effects]
     tx.give_room_back([(session.id, session.attempt) for session in freed])
-    if freed or any(decision.change.after.phase is Phase.PENDING for decision in mine):
-        tx.hint(PLACE)
+    if freed or any(decision.change.after.phase in (Phase.PENDING, Phase.ENDED) for decision in mine):
+        tx.hint(PLACE)  # there is room, one waits again, or others waited for this end
     return [decision.change.after for decision in mine]
 
 

@@ -58,8 +58,9 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
     for group in groups:
         try:
             policies = policies_of(group)
-        except Invalid as error:
-            held_back[group.name] = _broken(group.name, error.message)
+        except Exception as error:  # also what a stranger's declarations do
+            why = error.message if isinstance(error, Invalid) else f"{type(error).__name__}: {error}"
+            held_back[group.name] = _broken(group.name, why[:500])
             continue
         if group.paused:
             why = f"group {group.name} is paused; `corral queue resume {group.name}` lets it start sessions again"
@@ -154,7 +155,8 @@ class _Retold:
 
     def __init__(self, snapshot: Snapshot, held_back: Mapping[str, Refusal]) -> None:
         self._held_back = held_back
-        self._sizes = Counter(node.group for node in snapshot.nodes) if held_back else Counter[str]()
+        self._nodes = snapshot.nodes
+        self._sizes: Counter[str] | None = None  # counted when a group is held back, which may be on the way
         self._answers: dict[int, tuple[tuple[Refusal, ...], tuple[Refusal, ...]]] = {}
 
     def of(self, shape: Shape, answer: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
@@ -169,6 +171,7 @@ class _Retold:
             why = self._held_back.get(shape.group)
             return answer if why is None else (why,)
         others = [one for one in answer if one.code != "group_unknown"]
+        self._sizes = self._sizes or Counter(node.group for node in self._nodes)
         by_code = Counter[str]()
         for name, why in self._held_back.items():
             by_code[why.code] += self._sizes[name]
@@ -206,9 +209,8 @@ class _Line:
             return self._end("it left sessions out")
         except Exception as error:
             return self._end(f"{type(error).__name__}: {error}")
-        if self._left.pop(getattr(one, "id", ""), None) is None:
-            return self._end("it named a session that is not its to name, or one twice")
-        return one
+        its_own = self._left.pop(getattr(one, "id", ""), None)
+        return self._end("it named a session that is not its to name, or one twice") if its_own is None else its_own
 
     def _end(self, why: str) -> None:
         if self._left:

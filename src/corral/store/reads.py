@@ -156,6 +156,9 @@ class SqlReads:
             found[session].append(row)
         return dict(found)
 
+    def still_dependent(self, ids: Iterable[str]) -> set[str]:
+        return {row[0] for row in self._rows(sql.STILL_DEPENDENT, ids=list(ids))}
+
     def decided_dependents(self, limit: int) -> list[str]:
         return [row[0] for row in self._rows(sql.DEPENDENTS_DECIDED, limit=limit)]
 

@@ -135,6 +135,7 @@ ORDER BY d.session LIMIT :limit"""
 
 ADD_DEPENDENCY = """
 INSERT INTO dependency (session, needs, kind) VALUES (:session, :needs, :kind) ON CONFLICT DO NOTHING"""
+STILL_DEPENDENT = "SELECT id FROM session WHERE id @in(ids) AND after_open = 1"
 OPEN_AFTER = "UPDATE session SET after_open = 1 WHERE id = :id AND phase = 'pending'"
 CLOSE_AFTER = "UPDATE session SET after_open = 0 WHERE id @in(ids) AND after_open = 1"
 

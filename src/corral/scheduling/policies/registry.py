@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
-from corral.scheduling.policies.options import Options, checked, complete
+from corral.scheduling.policies.options import Option, Options, checked, complete
 from corral.scheduling.policies.order import FIFO, SIMPLE, Need, OrderPolicy
 from corral.scheduling.policies.score import PLACEMENTS, PlacementPolicy
 from corral.scheduling.policies.shares import SHARES
@@ -68,7 +68,9 @@ def order_policy(name: str) -> OrderPolicy:
     found = _offered(PolicyKind.ORDER, name)
     if not isinstance(found, OrderPolicy):
         raise _broken(PolicyKind.ORDER, name, "is no OrderPolicy")
-    return found
+    if not _are_needs(found.needs):
+        raise _broken(PolicyKind.ORDER, name, "declares needs that are no frozenset of Need")
+    return found if _are_options(found.options) else _undeclared(PolicyKind.ORDER, name)
 
 
 def placement_policy(name: str) -> PlacementPolicy:
@@ -78,7 +80,24 @@ def placement_policy(name: str) -> PlacementPolicy:
     found = _offered(PolicyKind.PLACEMENT, name)
     if not callable(found):
         raise _broken(PolicyKind.PLACEMENT, name, "cannot be called")
+    if not _are_options(getattr(found, "options", {})):
+        _undeclared(PolicyKind.PLACEMENT, name)
     return cast("PlacementPolicy", found)
+
+
+def _are_needs(needs: object) -> bool:
+    return isinstance(needs, frozenset) and all(isinstance(need, Need) for need in cast("frozenset[object]", needs))
+
+
+def _are_options(options: object) -> bool:
+    if not isinstance(options, Mapping):
+        return False
+    pairs = cast("Mapping[object, object]", options).items()
+    return all(isinstance(name, str) and isinstance(option, Option) for name, option in pairs)
+
+
+def _undeclared(kind: PolicyKind, name: str) -> NoReturn:
+    raise _broken(kind, name, "declares options that are no mapping of names to Option")
 
 
 def placement_options(policy: PlacementPolicy) -> Options:

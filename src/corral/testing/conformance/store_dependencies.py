@@ -8,6 +8,7 @@ from corral.model.dependency import Dependency, DependencyKind
 from corral.model.lifecycle import Outcome, Phase
 from corral.ports import Store, Tx
 from corral.reconcile import intents
+from corral.reconcile.dependencies import settle_dependents
 from corral.testing.builders import Play, new_session, spec, whole_run
 from corral.testing.conformance.loop import on_a_loop
 
@@ -55,7 +56,7 @@ class DependencyRules:
             else:
                 assert (session.phase, session.outcome) == (Phase.ENDED, Outcome.CANCELLED), (kind, end)
                 assert session.reason is not None
-                assert (session.reason.code, parent in session.reason.message) == ("dependency_never", True)
+                assert (session.reason.code, parent in session.reason.message) == ("dependency_failed", True)
                 assert await play.facts(child) == ["submitted", "doomed"]
         assert await play.violations() == []
 
@@ -79,6 +80,20 @@ class DependencyRules:
         assert (await play.session(doomed)).phase is Phase.ENDED
         assert (await play.session(grandchild)).phase is Phase.ENDED, "the doom goes on"
         assert await store.read("none", lambda reads: reads.decided_dependents(10)) == []
+
+    @on_a_loop
+    async def test_who_was_let_go_by_another_manager_is_not_let_go_again(self, store: Store) -> None:
+        play = Play(store)
+        (parent,) = await play.submit(spec())
+        child, other = await submit_after(store, (parent, ANY)), await submit_after(store, (parent, OK))
+        await play.cancel(parent)
+        decided = await store.read("decided", lambda reads: reads.decided_dependents(10))
+        assert set(decided) == {child, other}
+        for manager in ("manager:a", "manager:b"):
+            await store.tx("settle dependents", lambda tx, by=manager: settle_dependents(tx, decided, by))
+        assert await play.facts(child) == ["submitted", "dependency_met"]
+        assert await play.facts(other) == ["submitted", "doomed"]
+        assert await play.violations() == []
 
     @on_a_loop
     async def test_held_and_cancelled_dependents(self, store: Store) -> None:
