@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.model.node import ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.scheduling.explain import fits_now
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
@@ -50,6 +51,20 @@ def test_a_share_or_a_smaller_memory_of_a_gpu() -> None:
     assert told(fleet, a_spec(1, 64, GpuRequest(1, 100, vram_mib=100_000))) == {}
     idle = a_snapshot([], [a_node()], {"n1": gpus("n1", 1, *L4)})
     assert told(idle, a_spec(1, 64, GpuRequest(1, vram_mib=40_000))) == {"vram": "24000MiB"}
+
+
+def test_the_largest_gpu_that_is_free_is_named_though_larger_ones_are_in_use() -> None:
+    devices = {"n1": [*gpus("n1", 1, *A100), replace(gpus("n1", 2, *L4)[1], capacity_mib=24_000)]}
+    devices["n1"][0] = replace(devices["n1"][0], used_milli=1000, used_mib=80_000)
+    fleet = a_snapshot([], [a_node()], devices)
+    assert told(fleet, a_spec(1, 64, GpuRequest(1, vram_mib=90_000))) == {"vram": "24000MiB"}
+
+
+def test_a_group_that_is_paused_offers_nothing() -> None:
+    nodes = [a_node("n1", 4), a_node("n2", 8, group="paused")]
+    fleet = a_snapshot([], nodes, groups=("default", "paused"))
+    fleet = replace(fleet, groups={**fleet.groups, "paused": ResourceGroup("paused", paused=True)})
+    assert told(fleet, a_spec(9, 64)) == {"cpus": "4"}
 
 
 def test_nothing_is_suggested_when_two_things_would_have_to_change() -> None:

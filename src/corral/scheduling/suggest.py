@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
 from corral.scheduling.explain import fits_now
+from corral.scheduling.ordering import standing_of
 from corral.scheduling.room import NodeRoom, excluded, suits
 from corral.scheduling.snapshot import Shape, Snapshot
 
@@ -29,6 +30,8 @@ class Suggestion:
 
 def suggest(snapshot: Snapshot, shape: Shape) -> list[Suggestion]:
     """Every single change that would do; empty when none would, or when none is needed."""
+    held_back = standing_of(snapshot.groups.values()).held_back
+    snapshot = replace(snapshot, nodes=[node for node in snapshot.nodes if node.group not in held_back])
     if fits_now(snapshot, shape):
         return []
     return [one for one in _changes(snapshot, shape) if fits_now(snapshot, one.shape)]
@@ -93,8 +96,9 @@ def _other_gpus(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
             yield Suggestion("gpu-model", model, _with_gpu(shape, model=model, arch=None))
     if gpu.vram_mib:
         for capacity in sorted({device.capacity_mib for device in devices}, reverse=True):
-            if capacity < gpu.vram_mib:
-                yield Suggestion("vram", f"{capacity}MiB", _with_gpu(shape, vram_mib=capacity))
+            smaller = _with_gpu(shape, vram_mib=capacity)
+            if capacity < gpu.vram_mib and fits_now(snapshot, smaller):
+                yield Suggestion("vram", f"{capacity}MiB", smaller)
                 return
 
 
