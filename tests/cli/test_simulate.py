@@ -149,6 +149,13 @@ def test_what_became_of_each_job(simulate: Any) -> None:
     ]  # fmt: skip
 
 
+def test_times_count_from_the_first_submit(simulate: Any) -> None:
+    Path("late.swf").write_text(SWF.replace("1 0 -1", "1 1700000000000 -1").replace("2 5 -1", "2 1700000000005 -1"))
+    assert simulate("late.swf", "--policy", "newest", "--jobs", "jobs.csv").code == 0
+    rows = list(csv.DictReader(Path("jobs.csv").read_text().splitlines()))
+    assert [(row["submitted_s"], row["started_s"]) for row in rows] == [("0.0", "0.0"), ("5.0", "100.0")]
+
+
 def test_nodes_come_and_go(simulate: Any) -> None:
     Path("nodes.csv").write_text("at_s,node,event\n50,node-00000,fail\n60,node-00000,join\n")
     told = numbers(simulate("small.swf", "--nodes", "1x4cpus", "--node-events", "nodes.csv", "-o", "json"))

@@ -83,6 +83,17 @@ def test_one_that_is_wanted_too_moves_only_where_that_is_allowed() -> None:
             assert change == Contention()
 
 
+def test_whoever_fits_starts_where_one_moved_and_another_did_not_get_in() -> None:
+    """Two GPUs are left on one node: the wanted gang needs one on each of two, the last in line needs one."""
+    room = FleetRoom(FLEET, "spread")
+    halves = [runs(room, f"h{n}", 2) for n in range(3)]
+    gang = Contender("gang", shape_of(Resources(0, 0, GpuRequest()), 2))
+    change = decided(room, [waits("whole", 4), *halves, gang, waits("last", 1)], may_move=True)
+    started = {name for name, _ in change.starts}
+    assert len(change.stops) == 1 and set(change.stops) < started
+    assert started - set(change.stops) == {"whole", "last"}
+
+
 def test_a_gang_starts_whole_or_stops_nobody() -> None:
     room = FleetRoom(FLEET, "pack")
     pinned = runs(room, "pinned", 4, pinned=True)

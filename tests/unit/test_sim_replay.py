@@ -125,6 +125,49 @@ def test_among_equals_the_newest_goes_first_unless_somebody_is_overdue() -> None
     assert waits["newest-patient"] < 12 * day
 
 
+def test_the_span_ends_with_the_last_end_whatever_was_to_come() -> None:
+    jobs = (job("a", 0, 1000, 8), job("b", 1, 1000, 8))
+    events = (NodeEvent(50_000, "node-00000", "leave"),)
+    for policy in ("fifo", "newest-patient"):
+        told = report(Replay(TWO_NODES, policy_of(policy), node_events=events).run(jobs))
+        assert told.all.ended == 2
+        assert told.span_s == pytest.approx(2000, abs=200)
+        assert told.utilisation == pytest.approx(1.0)
+
+
+class Impatient:
+    """Wants to look again at once, as long as there is somebody; or at a time that it gives up again."""
+
+    def __init__(self, decider: object, late_s: float) -> None:
+        self.line, self._decider, self._late_s = decider.line, decider, late_s  # pyright: ignore
+        self.looks: list[float] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._decider, name)
+
+    def decide(self, now_s: float) -> float | None:
+        self.looks.append(now_s)
+        self._decider.decide(now_s)  # pyright: ignore
+        return now_s + self._late_s if len(self.looks) < 4 else None
+
+
+@pytest.mark.parametrize(("late_s", "begin_s"), [(0.0, 1.7e12), (1e-9, 1.7e12), (1e6, 0.0)])
+def test_time_never_stands_still_and_a_look_given_up_does_not_come(late_s: float, begin_s: float) -> None:
+    replay = Replay(TWO_NODES, policy_of("fifo"))
+    decider = Impatient(replay._decider, late_s)  # pyright: ignore
+    replay._decider = decider  # pyright: ignore
+    told = report(replay.run([job(name, begin_s + at, 10, 4) for at, name in enumerate("abcd")]))
+    assert told.all.ended == 4
+    assert len(set(decider.looks)) == len(decider.looks)
+    assert max(decider.looks) <= begin_s + 100
+
+
+@pytest.mark.parametrize("policy", PREEMPTIVE)
+def test_times_may_be_large(policy: str) -> None:
+    jobs = [job(str(n), 1.7e12 + 3000.1 * n, 5000.1 * (1 + n % 3), 1 + n % 8) for n in range(12)]
+    assert all(run.ended_s is not None for run in replayed(policy, *jobs).values())
+
+
 def test_a_claim_weakens_by_running_on_and_only_then() -> None:
     claim = LeastAttained((100.0, 1000.0), newest_first=True)
     old, new = Served(1, 4.0, 0.0, math.inf, False), Served(2, 4.0, 0.0, math.inf, False)

@@ -117,9 +117,8 @@ def contend(
         return Contention()
     losers = [one for one in reversed(running) if not one.pinned and one.id not in wanted]
     change = _Change(room, losers, [one for one in reversed(running) if one.id in wanted and not one.pinned])
-    for newcomer in newcomers:
-        change.admit(newcomer, wanted if may_move else {})
-    if may_fill and len(change.starts) < len(newcomers):
+    admitted = [change.admit(newcomer, wanted if may_move else {}) for newcomer in newcomers]
+    if may_fill and not all(admitted):
         change.fill(line(), shapes)
     return change.result()
 
@@ -161,7 +160,7 @@ class _Change:
         self.stops: list[str] = []
         self.starts: dict[str, Places] = {}
 
-    def admit(self, newcomer: Contender, wanted: dict[str, int]) -> None:
+    def admit(self, newcomer: Contender, wanted: dict[str, int]) -> bool:
         places = self.room.place(newcomer.shape)
         if places is None:
             places = self._instead_of(newcomer, self.losers)
@@ -169,6 +168,7 @@ class _Change:
             places = self._moving(newcomer, wanted)
         if places is not None:
             self.starts[newcomer.id] = places
+        return places is not None
 
     def fill(self, line: Iterable[Contender], shapes: int) -> None:
         """Room that is free lies idle for nobody; who starts in it may be stopped as soon as the others get in."""

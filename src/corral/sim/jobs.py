@@ -12,7 +12,7 @@ from corral.scheduling.snapshot import Shape
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Times in seconds from the trace's own zero. `limit_s` is what the scheduler may know of the run time."""
+    """Times in seconds, in a replay from the first submit. `limit_s` is what the scheduler may know of the run time."""
 
     id: str
     submitted_s: float

@@ -27,6 +27,7 @@ from corral.sim.state import Run
 from corral.sim.watch import Watch
 
 END, NODE, SUBMIT, LOOK = range(4)  # in which order what happens at one moment happens
+Event = tuple[float, int, int, Run | NodeEvent | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class Replay:
         self._watch = Watch(self.room.capacity, by_gpu=machines.gpus > 0)
         self._decider = self._deciding()
         self._ended: list[Run] = []
-        self._events: list[tuple[float, int, int, Run | NodeEvent | None]] = []
+        self._events: list[Event] = []
         self._pushed = 0
-        self._look_s = math.inf
+        self._look = (math.inf, 0)  # when the decider wants to look again, and which event that is
         for event in node_events:
             self._push(event.at_s, NODE, event)
 
@@ -78,29 +79,44 @@ class Replay:
         ordered = sorted(jobs, key=lambda job: job.submitted_s)  # stable: equal times as the trace has them
         for ordinal, job in enumerate(ordered):
             self._push(job.submitted_s, SUBMIT, Run(job, ordinal, job.run_s))
+        measured = self._watch
         while self._events:
+            if self._superseded(self._events[0]):
+                heapq.heappop(self._events)
+                continue
             self.now_s = self._events[0][0]
             self._watch.until(self.now_s)
+            ran = bool(self.running)
             while self._events and self._events[0][0] <= self.now_s:
                 _, kind, token, what = heapq.heappop(self._events)
                 self._happen(kind, token, what)
             self._look_again(self._decider.decide(self.now_s))
             self._watch.settle(self._decider.line.count)
+            if ran and not self.running:  # what comes after the last end is not measured
+                measured = self._watch.so_far()
         waiting = tuple(run for _, _, run in self._decider.line.in_order())
-        return Replayed(self._policy.name, tuple(self._ended), waiting, self._watch)
+        return Replayed(self._policy.name, tuple(self._ended), waiting, measured)
 
     def _push(self, at_s: float, kind: int, what: Run | NodeEvent | None) -> None:
         self._pushed += 1
         heapq.heappush(self._events, (at_s, kind, self._pushed, what))
 
     def _look_again(self, look_s: float | None) -> None:
-        if look_s is not None and look_s < self._look_s:
-            self._look_s = look_s
-            self._push(max(look_s, self.now_s), LOOK, None)
+        """Then and not before; a look that was wanted earlier is not any more. Later than now, or time stands still."""
+        if look_s is None:
+            self._look = math.inf, 0
+        elif look_s != self._look[0]:
+            self._push(max(look_s, math.nextafter(self.now_s, math.inf)), LOOK, None)
+            self._look = look_s, self._pushed
+
+    def _superseded(self, event: Event) -> bool:
+        _, kind, token, _ = event
+        return kind == LOOK and token != self._look[1]
 
     def _happen(self, kind: int, token: int, what: Run | NodeEvent | None) -> None:
         if what is None:
-            self._look_s = math.inf
+            if token == self._look[1]:
+                self._look = math.inf, 0
         elif isinstance(what, NodeEvent):
             self._node(what)
         elif kind == SUBMIT:

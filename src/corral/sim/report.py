@@ -36,7 +36,7 @@ class Numbers:
 @dataclass(frozen=True, slots=True)
 class Report:
     """`utilisation` and `idle_while_waiting` are parts of the fleet's GPUs (CPUs, if it has no GPU) over the time from
-    the first event to the last; the latter lay idle while somebody waited: fragmented, or kept for somebody else."""
+    the first event to the last end; the latter lay idle while somebody waited: in fragments, or for somebody else."""
 
     policy: str
     all: Numbers

@@ -78,7 +78,9 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     events = () if wanted.node_events is None else node_events(
         wanted.node_events.name, read_text(wanted.node_events), machines
     )  # fmt: skip
-    jobs, too_large = _that_fit([_limited(job, wanted.limit_factor) for job in trace.jobs], machines, wanted.placement)
+    zero_s = min((job.submitted_s for job in trace.jobs), default=0.0)
+    known = [_limited(replace(job, submitted_s=job.submitted_s - zero_s), wanted.limit_factor) for job in trace.jobs]
+    jobs, too_large = _that_fit(known, machines, wanted.placement)
     left_out = Counter(trace.left_out) + Counter({NEVER_FITS: too_large})
     if not jobs:
         why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items())) or "the trace has no job"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from corral.scheduling.contention import Amounts, need_of
 from corral.scheduling.snapshot import Shape
@@ -45,6 +45,10 @@ class Watch:
         self.waiting = waiting
         if self.at_s is not None:
             self.series.append((self.at_s, self.used, waiting))
+
+    def so_far(self) -> Watch:
+        """What was measured until now, whatever comes."""
+        return replace(self, series=list(self.series))
 
     def taken(self, shape: Shape, sign: int) -> None:
         need = need_of(shape)
