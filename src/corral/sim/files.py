@@ -55,20 +55,24 @@ class Row:
 
 def rows(name: str, text: str, needed: Sequence[str]) -> Iterator[Row]:
     """The rows of comma-separated text with a head line."""
-    lines = csv.reader(io.StringIO(text, newline=""))
-    head = [column.strip() for column in next(lines, list[str]())]
+    lines = _lines(name, text)
+    head = [column.strip() for column in next(lines, ("", list[str]()))[1]]
     missing = [column for column in needed if column not in head]
     if missing:
         raise Invalid("bad_head", f"{name}, line 1: there is no column {missing[0]!r}")
-    while True:
-        try:
-            values = next(lines)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise Invalid("bad_row", f"{name}, line {lines.line_num}: {error}") from None
+    for place, values in lines:
         if not values:
             continue
         if len(values) != len(head):
-            raise Invalid("bad_row", f"{name}, line {lines.line_num}: {len(values)} values for {len(head)} columns")
-        yield Row(f"{name}, line {lines.line_num}", dict(zip(head, values, strict=True)))
+            raise Invalid("bad_row", f"{place}: {len(values)} values for {len(head)} columns")
+        yield Row(place, dict(zip(head, values, strict=True)))
+
+
+def _lines(name: str, text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each line's place and values, the head line's too."""
+    lines = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for values in lines:
+            yield f"{name}, line {lines.line_num}", values
+    except csv.Error as error:
+        raise Invalid("bad_row", f"{name}, line {lines.line_num}: {error}") from None

@@ -59,16 +59,18 @@ def _kind(part: str) -> tuple[int, int, int, tuple[SimulatedGpu, ...]]:
         raise Invalid(
             "bad_fleet", f"{part!r} is not NODESxGPUSxMODEL:MEMORY; write for example 8x8xV100:32GB or 4x64cpus"
         )
-    cpu_milli, memory_mib, gpus = AMPLE, AMPLE, ()
+    gpus: tuple[SimulatedGpu, ...] = ()
+    rest: dict[str, int] = {}
     for word in found[2].split("+"):
         cpus = _CPUS.match(word)
-        if cpus:
-            cpu_milli = parse_cpu_milli(cpus[1])
-        elif "x" in word:
-            gpus = parse_fleet(word)
-        else:
-            memory_mib = parse_memory_mib(word)
-    return int(found[1]), cpu_milli, memory_mib, gpus
+        if not cpus and "x" in word:
+            gpus += parse_fleet(word)
+            continue
+        what = "CPUs" if cpus else "memory"
+        if what in rest:
+            raise Invalid("bad_fleet", f"{part!r} says the {what} of a node twice")
+        rest[what] = parse_cpu_milli(cpus[1]) if cpus else parse_memory_mib(word)
+    return int(found[1]), rest.get("CPUs", AMPLE), rest.get("memory", AMPLE), gpus
 
 
 def machines_from(name: str, text: str) -> Machines:

@@ -12,7 +12,8 @@ from corral.model.resources import MAX_AMOUNT, WHOLE_GPU_MILLI, GpuRequest, Reso
 from corral.model.spec import MAX_RANKS
 from corral.sim.jobs import Job, Trace, shape_of
 
-LEAST = {"cpus": 0.0, "memory_mib": 0.0, "gpus": 0.0, "vram_mib": 0.0, "nodes": 1.0, "ranks": 1.0, "time_limit_s": 0.0}
+LEAST = {"cpus": 0.0, "memory_mib": 0.0, "gpus": 0.0, "vram_mib": 0.0, "nodes": 1.0, "ranks": 1.0, "time_limit_s": 0.0,
+         "priority": -float(MAX_AMOUNT)}  # fmt: skip
 
 
 def corral(name: str, text: str, per_node: int) -> Trace:
@@ -42,14 +43,14 @@ def _sessions(name: str, text: str) -> list[tuple[str, Any]]:
     try:
         if text.lstrip().startswith("["):
             return [(f"{name}, session {number}", one) for number, one in enumerate(json.loads(text), 1)]
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid("bad_row", f"{name}: not JSON: {error}") from None
     found: list[tuple[str, Any]] = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
             if line.strip():
                 found.append((f"{name}, line {number}", json.loads(line)))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise Invalid("bad_row", f"{name}, line {number}: not JSON: {error}") from None
     return found
 
@@ -64,11 +65,11 @@ def _job(one: Any) -> Job | None:
         raise ValueError(f"{ranks} ranks on {nodes} nodes")
     shape = shape_of(
         Resources(round(_number(asked, "cpus") * 1000), int(_number(asked, "memory_mib")), _gpu(asked)),
-        nodes, ranks // nodes, one["group"],
+        nodes, ranks // nodes, _word(one, "group"),
     )  # fmt: skip
     limit_s = None if one["time_limit_s"] is None else _number(one, "time_limit_s")
     return Job(str(one["id"]), _at(one["submitted_at"]), max(0.0, ended - began), shape, limit_s,
-               str(one["owner"]), str(one["project"]), int(one["priority"]))  # fmt: skip
+               str(one["owner"]), str(one["project"]), int(_number(one, "priority")))  # fmt: skip
 
 
 def _gpu(asked: Any) -> GpuRequest | None:
@@ -76,7 +77,7 @@ def _gpu(asked: Any) -> GpuRequest | None:
         return None
     milli = round(_number(asked, "gpus") * WHOLE_GPU_MILLI)
     vram_mib = 0 if asked["vram_mib"] is None else int(_number(asked, "vram_mib"))
-    model, arch = asked["gpu_model"], asked["gpu_arch"]
+    model, arch = _word(asked, "gpu_model"), _word(asked, "gpu_arch")
     if milli < WHOLE_GPU_MILLI:
         return GpuRequest(1, milli, vram_mib, model, arch)
     return GpuRequest(milli // WHOLE_GPU_MILLI, WHOLE_GPU_MILLI, vram_mib, model, arch)
@@ -87,6 +88,13 @@ def _number(one: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST[field] <= value <= MAX_AMOUNT:
         raise ValueError(f"{field} {value!r} is not a number, {LEAST[field]:g} or more")
     return float(value)
+
+
+def _word(one: Any, field: str) -> str | None:
+    value = one[field]
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{field} {repr(value)[:40]} is not a word")
+    return value
 
 
 def _at(text: Any) -> float:
