@@ -1,15 +1,16 @@
 """Who stops for whom, and who may start before a planned start: the pure steps, without a replay."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.model.resources import GpuRequest, Resources
 from corral.scheduling.backfill import Ahead
-from corral.scheduling.contention import Contender, Contention, contend
+from corral.scheduling.contention import Contender, Contention, cheapest_victims, contend
 from corral.scheduling.snapshot import Shape
-from corral.sim.fleets import machines_of
+from corral.sim.fleets import machines_from, machines_of
 from corral.sim.jobs import gpu_shape, shape_of
 from corral.sim.room import FleetRoom
 
@@ -132,6 +133,35 @@ def test_changes_fit_and_stop_only_the_weaker_for_the_stronger(
         for node in {place.node for place in places}:
             assert fresh.trial(node).fits([place for place in places if place.node == node])
         fresh.take(places)
+
+
+TWO_GROUPS = machines_from(
+    "fleet.csv",
+    "name,cpu_milli,memory_mib,gpu,model,group\n" + "".join(f"n{n},8000,8192,4,A100,{'ab'[n % 2]}\n" for n in range(4)),
+)
+
+
+def test_a_gang_lies_within_one_group() -> None:
+    """One node of each group is free: that is no room for two. n0 and n2 are of one group, n1 and n3 of the other."""
+    room = FleetRoom(TWO_GROUPS, "pack")
+    held = {node: held_on(room, node) for node in ("n0", "n1")}
+    gang = gpu_shape(8, 4)
+    ahead = Ahead(room, 0.0, [(held["n0"].places, 50.0), (held["n1"].places, 40.0)])
+    assert ahead.fits_from(gang, 0.0, 10.0) is None
+    planned = ahead.plan(gang, 10.0)
+    assert planned is not None and planned.at_s == 40.0
+    assert {place.node for place in planned.places} == {"n1", "n3"}
+    cheap = [replace(held["n0"], cost=9.0), replace(held["n1"], cost=1.0)]
+    assert cheapest_victims(gang, cheap, room) == cheap[1:]
+    change = contend(lambda: [Contender("gang", gang), *cheap], cheap, room, room.capacity, 2, may_move=True)
+    assert (change.stops, {place.node for place in change.starts[0][1]}) == (("n1",), {"n1", "n3"})
+
+
+def held_on(room: FleetRoom, node: str) -> Contender:
+    shape = replace(gpu_shape(4, 4), on_nodes=(node,))
+    places = room.place(shape)
+    assert places is not None
+    return Contender(node, shape, places)
 
 
 def test_a_planned_start_counts_on_known_ends_and_on_nothing_else() -> None:

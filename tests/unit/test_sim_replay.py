@@ -88,6 +88,15 @@ def test_a_node_that_leaves_ends_nothing_and_one_that_joins_was_not_there() -> N
     assert runs["a"].ended_s == 100
 
 
+@pytest.mark.parametrize("policy", ["fifo", "easy", "srtf"])
+def test_a_node_that_left_counts_until_it_is_empty_and_leaves_the_rest_alone(policy: str) -> None:
+    jobs = (job("a", 0, 100, 4), job("b", 20, 100, 4), job("c", 21, 120, 4))
+    done = Replay(TWO_NODES, policy_of(policy), node_events=(NodeEvent(10, "node-00000", "leave"),)).run(jobs)
+    assert {run.job.id: run.first_began_s for run in done.ended} == {"a": 0, "b": 20, "c": 120}
+    assert report(done).utilisation == pytest.approx((100 + 100 + 120) / (100 * 2 + 140))
+    assert max(used for _, used, _ in done.watch.series) <= 1.0
+
+
 def test_a_preempted_job_pays_for_its_restart_and_loses_no_work() -> None:
     policy = replace(policy_of("srtf"), restart_s=7.0)
     done = Replay(TWO_NODES, policy).run((job("long", 0, 100, 8), job("short", 10, 5, 8)))
@@ -253,6 +262,29 @@ def test_everybody_ends_nobody_is_over_committed_and_all_repeats(policy: str, tr
     assert outcomes[0] == outcomes[1]
 
 
+FRACTIONS = st.lists(
+    st.tuples(
+        st.floats(0, 50), st.one_of(st.floats(0, 50), st.sampled_from([0.0, 0.1, 0.3, 1e-7])), st.integers(1, 8),
+        st.sampled_from([1.0, 1.0, 1.0000001, 1.5]),
+    ),
+    min_size=2, max_size=25,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative", "shortest-first+easy"])
+@settings(max_examples=60, deadline=None)
+@given(trace=FRACTIONS)
+def test_fractional_times_over_commit_nobody_either(policy: str, trace: list[tuple[float, float, int, float]]) -> None:
+    jobs = [Job(str(n), at, run, gpu_shape(gpus, 4), run * f) for n, (at, run, gpus, f) in enumerate(trace)]
+    replay = Watched(TWO_NODES, policy_of(policy))
+    replay.begin_watch(TWO_NODES)
+    done = replay.run(jobs)
+    assert not done.waiting and len(done.ended) == len(jobs)
+    for run in done.ended:
+        if policy != "shortest-first+easy" and run.planned_s is not None:
+            assert run.first_began_s is not None and run.first_began_s <= run.planned_s
+
+
 @settings(max_examples=40, deadline=None)
 @given(trace=TRACES)
 def test_with_exact_limits_nobody_starts_after_the_start_that_conservative_backfill_planned(
@@ -287,6 +319,12 @@ def test_a_report_adds_up() -> None:
     assert told.by_size["5-8"].wait_mean_s == 99
     assert sum(one.jobs for one in told.by_size.values()) == 4
     assert told.idle_while_waiting == pytest.approx(99 * 4 / (700 * 8))
+
+
+def test_a_node_may_have_several_kinds_of_gpu() -> None:
+    machines = machines_of("2x4xA100:80GB+4xL4:24GB+16cpus")
+    assert [device.model for device in machines.devices["node-00001"]] == ["A100"] * 4 + ["L4"] * 4
+    assert (machines.gpus, machines.nodes[0].cpu_milli) == (16, 16000)
 
 
 def test_a_fleet_knows_what_it_has() -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.node import Node
-from corral.scheduling.contention import Places, Room, copied
+from corral.scheduling.contention import Places, Room, by_group, copied
 from corral.scheduling.room import NodeRoom, RankPlace
 from corral.scheduling.snapshot import Shape
 
@@ -62,31 +62,40 @@ class Ahead:
         return all(self._ahead(node).within(self._now_s, to_s).fits(ones) for node, ones in by_node.items())
 
     def fits_from(self, shape: Shape, at_s: float, length_s: float) -> Places | None:
-        """Places that are free for the shape from then on for so long."""
-        found: list[RankPlace] = []
-        nodes = 0
-        for node in self._room.nodes:
-            if self._room.open_to(node, shape):
-                places = self._ahead(node.name).places(shape, at_s, at_s + length_s)
-                if places is not None:
-                    found += places
-                    nodes += 1
-                    if nodes == shape.nodes:
-                        return tuple(found)
-        return None
+        """Places, all in one group, that are free for the shape from then on for so long."""
+        found = (self._on(nodes, shape, at_s, length_s) for nodes in self._open_groups(shape))
+        return next((places for places in found if places is not None), None)
 
     def plan(self, shape: Shape, length_s: float) -> Planned | None:
         """The earliest start that is sure, and where; None if no end that is known makes the room."""
-        nodes = [node for node in self._room.nodes if self._room.open_to(node, shape)]
+        plans = [self._plan_on(nodes, shape, length_s) for nodes in self._open_groups(shape)]
+        return min((one for one in plans if one is not None), key=lambda one: one.at_s, default=None)
+
+    def _open_groups(self, shape: Shape) -> list[list[Node]]:
+        return by_group(node for node in self._room.nodes if self._room.open_to(node, shape))
+
+    def _on(self, nodes: Iterable[Node], shape: Shape, at_s: float, length_s: float) -> Places | None:
+        found: list[RankPlace] = []
+        count = 0
+        for node in nodes:
+            places = self._ahead(node.name).places(shape, at_s, at_s + length_s)
+            if places is not None:
+                found += places
+                count += 1
+                if count == shape.nodes:
+                    return tuple(found)
+        return None
+
+    def _plan_on(self, nodes: Sequence[Node], shape: Shape, length_s: float) -> Planned | None:
         firsts = sorted(self._ahead(node.name).first(shape, self._now_s, length_s) for node in nodes)
         if len(firsts) < shape.nodes or math.isinf(firsts[shape.nodes - 1]):
             return None
         at_s = firsts[shape.nodes - 1]
-        places = self.fits_from(shape, at_s, length_s)
+        places = self._on(nodes, shape, at_s, length_s)
         if places is not None:
             return Planned(at_s, places)
         for later_s in sorted({time for node in nodes for time in self._ahead(node.name).times if time > at_s}):
-            places = self.fits_from(shape, later_s, length_s)
+            places = self._on(nodes, shape, later_s, length_s)
             if places is not None:
                 return Planned(later_s, places)
         return None

@@ -100,6 +100,14 @@ def need_of(shape: Shape) -> Amounts:
     return Amounts(ranks * shape.resources.cpu_milli, ranks * shape.resources.memory_mib, ranks * milli)
 
 
+def by_group(nodes: Iterable[Node]) -> list[list[Node]]:
+    """The nodes of each group, in the order in which a shape is tried on them: all its nodes are of one."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(node.group, []).append(node)
+    return [groups[name] for name in sorted(groups)]
+
+
 def contend(
     line: Callable[[], Iterable[Contender]],
     running: Sequence[Contender],
@@ -220,15 +228,23 @@ class _Change:
 
 
 def cheapest_victims(shape: Shape, victims: Sequence[Contender], room: Room) -> list[Contender] | None:
-    """Who must stop so that the shape fits: on each node as few as can be, then the nodes where it costs least.
-    `victims` in the order in which they would stop if all cost the same."""
+    """Who must stop so that the shape fits: on each node as few as can be, then the nodes where it costs least, all
+    of one group. `victims` in the order in which they would stop if all cost the same."""
     on_node: dict[str, list[Contender]] = {}
     for victim in victims:
         for node in {place.node for place in victim.places}:
             on_node.setdefault(node, []).append(victim)
-    offers: list[tuple[int, float, int, str, list[Contender]]] = []
     order = {victim.id: number for number, victim in enumerate(victims)}
-    for node in room.nodes:
+    groups = [_in_group(shape, nodes, on_node, order, room) for nodes in by_group(room.nodes)]
+    found = [chosen for chosen in groups if chosen is not None]
+    return min(found, key=lambda chosen: (len(chosen), sum(one.cost for one in chosen)), default=None)
+
+
+def _in_group(
+    shape: Shape, nodes: Iterable[Node], on_node: dict[str, list[Contender]], order: dict[str, int], room: Room
+) -> list[Contender] | None:
+    offers: list[tuple[int, float, int, str, list[Contender]]] = []
+    for node in nodes:
         if not room.open_to(node, shape):
             continue
         needed = _needed_on(node.name, shape, on_node.get(node.name, []), room)

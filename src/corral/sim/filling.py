@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator
 
 from corral.scheduling.backfill import Ahead, Planned
@@ -13,8 +14,6 @@ from corral.sim.line import Entry, Line
 from corral.sim.policies import Policy
 from corral.sim.room import FleetRoom
 from corral.sim.state import Run
-
-ON_TIME_S = 1e-6  # an end this near to the planned one is the planned one
 
 
 class Filling:
@@ -41,9 +40,9 @@ class Filling:
 
     def gone(self, run: Run, now_s: float, ended: bool) -> None:
         assert run.began_s is not None
-        expected_s = run.began_s + run.limit_s
+        expected_s = _until_s(run.began_s, run.limit_s)
         self._freed = True
-        if now_s < expected_s - ON_TIME_S:
+        if now_s < expected_s:
             self._ahead.at(now_s)
             self._ahead.free(run.places, now_s, expected_s)
             self._stale = True
@@ -51,7 +50,8 @@ class Filling:
     def nodes_changed(self) -> None:
         self._stale = True
 
-    def decide(self, now_s: float) -> None:
+    def decide(self, now_s: float) -> float | None:
+        """The next planned start is when to look again: it is to begin then, and at no other time."""
         self._ahead.at(now_s)
         self._hopeless.clear()
         self._too_long.clear()
@@ -68,19 +68,23 @@ class Filling:
             self.line.remove(key, run)
         self._fresh.clear()
         self._freed = self._stale = False
+        return min((planned.at_s for planned in self._plans.values() if planned.at_s > now_s), default=None)
 
     def _entry(self, run: Run) -> Entry:
         return (self._policy.key(run.job, run.ordinal), run.ordinal, run)
 
     def _give_up_plans(self) -> None:
         for run, planned in self._plans.items():
-            self._ahead.free(planned.places, planned.at_s, planned.at_s + run.limit_s)
+            self._ahead.free(planned.places, planned.at_s, _until_s(planned.at_s, run.limit_s))
         self._plans.clear()
 
     def _start_due(self, now_s: float) -> list[Entry]:
-        due = sorted(self._entry(run) for run, planned in self._plans.items() if planned.at_s <= now_s + ON_TIME_S)
+        due = sorted(self._entry(run) for run, planned in self._plans.items() if planned.at_s <= now_s)
         for _, _, run in due:
-            places = self._plans.pop(run).places
+            at_s, places = self._plans.pop(run)
+            if at_s != now_s:
+                self._ahead.free(places, at_s, _until_s(at_s, run.limit_s))
+                self._ahead.hold(places, now_s, _until_s(now_s, run.limit_s))
             self._room.take(places)
             self._stage.start(run, places)
         return due
@@ -117,14 +121,14 @@ class Filling:
         shape, limit_s = run.job.shape, run.limit_s
         places = self._now(shape, limit_s, now_s)
         if places is not None:
-            self._ahead.hold(places, now_s, now_s + limit_s)
+            self._ahead.hold(places, now_s, _until_s(now_s, limit_s))
             self._stage.start(run, places)
             return True
         if len(self._plans) < self._policy.planned:
             planned = self._ahead.plan(shape, limit_s)
             if planned is not None:
                 self._plans[run] = planned
-                self._ahead.hold(planned.places, planned.at_s, planned.at_s + limit_s)
+                self._ahead.hold(planned.places, planned.at_s, _until_s(planned.at_s, limit_s))
                 run.planned_s = planned.at_s if run.planned_s is None else run.planned_s
         return False
 
@@ -136,7 +140,7 @@ class Filling:
         if places is None:
             self._hopeless.add(shape)
             return None
-        if not self._plans or self._ahead.holds(places, now_s + limit_s):
+        if not self._plans or self._ahead.holds(places, _until_s(now_s, limit_s)):
             return places
         self._room.give_back(places)
         places = self._ahead.fits_from(shape, now_s, limit_s)
@@ -145,6 +149,11 @@ class Filling:
         else:
             self._room.take(places)
         return places
+
+
+def _until_s(from_s: float, limit_s: float) -> float:
+    """Whoever starts holds its room for the least time there is at least: one that takes no time ends early."""
+    return max(from_s + limit_s, math.nextafter(from_s, math.inf))
 
 
 def planned_starts(runs: Iterable[Run]) -> dict[str, float]:

@@ -38,9 +38,8 @@ def _series(replay: Replayed, what: str) -> Points:
         times = sorted(math.log10(max(1.0, completion_s(run))) for run in replay.ended)
         return _thinned([(at, 100 * (number + 1) / len(times)) for number, at in enumerate(times)])
     begin = watch.series[0][0] if watch.series else 0.0
-    whole = watch.whole or 1
     return _thinned([
-        ((at - begin) / 3600, 100 * used / whole if what == "used" else waiting) for at, used, waiting in watch.series
+        ((at - begin) / 3600, 100 * used if what == "used" else waiting) for at, used, waiting in watch.series
     ])  # fmt: skip
 
 

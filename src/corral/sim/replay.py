@@ -91,6 +91,8 @@ class Replay:
                 _, kind, token, what = heapq.heappop(self._events)
                 self._happen(kind, token, what)
             self._look_again(self._decider.decide(self.now_s))
+            if self.room.out:  # a node that left counts until it is empty
+                self._watch.capacity = self.room.capacity
             self._watch.settle(self._decider.line.count)
             if ran and not self.running:  # what comes after the last end is not measured
                 measured = self._watch.so_far()

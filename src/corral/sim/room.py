@@ -23,6 +23,7 @@ class FleetRoom:
         self._machines = machines
         nodes = [replace(node, schedulable=node.name not in absent) for node in machines.nodes]
         self._nodes = {node.name: node for node in nodes}
+        self.out = set(absent)
         policy = PLACEMENTS[placement]
         self._fleet = Fleet(nodes, machines.devices, {node.group: policy for node in nodes})
         self._rooms = {node.name: NodeRoom(node, machines.devices[node.name]) for node in nodes}
@@ -34,13 +35,18 @@ class FleetRoom:
 
     @property
     def capacity(self) -> Amounts:
-        """All that the nodes which are in have together."""
-        nodes = [node for node in self._nodes.values() if node.schedulable]
+        """All that the nodes have together which are in, or have left and are not empty yet."""
+        nodes = [node for node in self._nodes.values() if node.name not in self.out or self._busy(node)]
         return Amounts(
             sum(node.cpu_milli for node in nodes),
             sum(node.memory_mib for node in nodes),
             1000 * sum(len(self._machines.devices[node.name]) for node in nodes),
         )
+
+    def _busy(self, node: Node) -> bool:
+        room = self._rooms[node.name]
+        held = room.cpu_free_milli < node.cpu_milli or room.memory_free_mib < node.memory_mib
+        return held or any(one.free_milli < 1000 for one in room.devices)
 
     def expect(self, shapes: Iterable[Shape]) -> None:
         """What is to come, for placement policies that look ahead."""
@@ -76,5 +82,6 @@ class FleetRoom:
         """A node joins, or leaves: what runs on it is the caller's to end."""
         node = self._nodes[name] = replace(self._nodes[name], schedulable=present)
         self._rooms[name].node = node
+        (self.out.discard if present else self.out.add)(name)
         self._fleet.set_node(node)
         self._open.clear()

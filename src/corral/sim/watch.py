@@ -10,7 +10,8 @@ from corral.scheduling.snapshot import Shape
 
 @dataclass(slots=True)
 class Watch:
-    """Sums over time. `by_gpu`: GPUs are counted, else CPUs. Nothing is counted before the first event."""
+    """Sums over time. `by_gpu`: GPUs are counted, else CPUs. Nothing is counted before the first event. `series` is
+    of time, part of the fleet in use, and how many wait."""
 
     capacity: Amounts
     by_gpu: bool
@@ -22,7 +23,7 @@ class Watch:
     used_time: float = 0.0
     idle_while_waiting_time: float = 0.0
     waiting_time: float = 0.0
-    series: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])
+    series: list[tuple[float, float, int]] = field(default_factory=list[tuple[float, float, int]])
 
     @property
     def whole(self) -> int:
@@ -44,7 +45,7 @@ class Watch:
         """The pass of this moment is over."""
         self.waiting = waiting
         if self.at_s is not None:
-            self.series.append((self.at_s, self.used, waiting))
+            self.series.append((self.at_s, self.used / (self.whole or 1), waiting))
 
     def so_far(self) -> Watch:
         """What was measured until now, whatever comes."""
