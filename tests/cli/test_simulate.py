@@ -24,7 +24,8 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
 a,12000,16384,1,500,V100|P100,LS,Running,0,100,10
 b,1000,1024,2,1000,,BE,Running,5,50,5
-c,1000,1024,0,0,,BE,Pending,7,7,
+c,1000,1024,0,0,,BE,Pending,7,700,
+d,1000,1024,0,0,,BE,Failed,8,9,9
 """
 SWF = """; Version: 2
 ; MaxNodes: 4
@@ -118,6 +119,23 @@ def test_what_nobody_can_run_is_left_out_and_said(simulate: Any) -> None:
     assert numbers(simulate("small.swf", "-o", "json"))["left_out"] == {"without a run time": 1}
 
 
+def test_a_group_that_the_fleet_lacks_pins_nobody(simulate: Any) -> None:
+    Path("lines.json").write_text(Path("lines.json").read_text().replace('"group": null', '"group": "gpu"'))
+    done = simulate("lines.json", "--nodes", "1x2xV100:32GB")
+    assert done.code == 0
+    assert "2 of the trace go anywhere: the fleet has no resource group 'gpu'" in done.err
+    assert len(numbers(simulate("lines.json", "--nodes", "1x2xV100:32GB", "-o", "json"))["notes"]) == 1
+    Path("groups.csv").write_text("name,cpu_milli,memory_mib,gpu,model,group\na,8000,8192,2,T4,x\nb,8000,8192,0,,gpu\n")
+    done = simulate("lines.json", "--fleet", "groups.csv")
+    assert (done.code, "2 larger than the fleet" in done.error) == (2, True)
+
+
+def test_processors_are_cpus_on_a_fleet_with_gpus_too(simulate: Any) -> None:
+    Path("one.swf").write_text("; MaxProcs: 6\n1 0 -1 100 6 -1 -1 -1 120 -1 1 7 -1 -1 0 -1 -1 -1\n")
+    told = numbers(simulate("one.swf", "--nodes", "1x4xV100:32GB+8cpus", "-o", "json"))
+    assert told["jobs"] == 1
+
+
 def test_policies_stand_side_by_side(simulate: Any) -> None:
     done = simulate("small.swf", "--policy", "fifo", "--policy", "easy", "--policy", "srtf", "--nodes", "1x4cpus")
     head, *lines = [line.split() for line in done.out.split("\n\n")[1].splitlines()]
@@ -129,7 +147,10 @@ def test_placement_models_and_shares_bind(simulate: Any) -> None:
     """The share wants a V100 or a P100: with only T4 it is larger than the fleet."""
     Path("t4.csv").write_text(FLEET.replace("P100", "T4"))
     told = numbers(simulate("openb.csv", "--fleet", "t4.csv", "-o", "json"))
-    assert (told["jobs"], told["left_out"]) == (1, {"larger than the fleet": 1, "without a run time": 1})
+    assert (told["jobs"], told["left_out"]) == (
+        1,
+        {"larger than the fleet": 1, "never started": 1, "without a run time": 1},
+    )
 
 
 def test_a_plot_is_a_picture(simulate: Any) -> None:

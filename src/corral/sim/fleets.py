@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from corral.model.faults import Invalid
 from corral.model.node import Device, Node, NodeState
@@ -16,6 +17,16 @@ MOST_DEVICES = 1_000_000
 AMPLE = 2**30  # of what a fleet says nothing about; never the reason that something does not fit
 _KIND = re.compile(r"^(\d{1,9})x(.+)$")
 _CPUS = re.compile(r"^([0-9.]+m?)cpus?$")
+
+
+class PerNode(NamedTuple):
+    """The most GPUs and the most CPUs that one node has; 0 where that is not known, or none."""
+
+    gpus: int
+    cpus: int
+
+
+UNKNOWN = PerNode(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +41,9 @@ class Machines:
         return sum(len(devices) for devices in self.devices.values())
 
     @property
-    def per_node(self) -> int:
-        """The most GPUs that one node has; CPUs, in a fleet without GPUs."""
+    def per_node(self) -> PerNode:
         gpus = max((len(devices) for devices in self.devices.values()), default=0)
-        return gpus or max(node.cpu_milli // 1000 for node in self.nodes)
+        return PerNode(gpus, max(node.cpu_milli // 1000 for node in self.nodes))
 
 
 def machines_of(words: str) -> Machines:

@@ -10,13 +10,14 @@ from typing import Any
 from corral.model.faults import Invalid
 from corral.model.resources import MAX_AMOUNT, WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.model.spec import MAX_RANKS
+from corral.sim.fleets import PerNode
 from corral.sim.jobs import Job, Trace, shape_of
 
 LEAST = {"cpus": 0.0, "memory_mib": 0.0, "gpus": 0.0, "vram_mib": 0.0, "nodes": 1.0, "ranks": 1.0, "time_limit_s": 0.0,
          "priority": -float(MAX_AMOUNT)}  # fmt: skip
 
 
-def corral(name: str, text: str, per_node: int) -> Trace:
+def corral(name: str, text: str, per_node: PerNode) -> Trace:
     """Every session that ran and ended, with the request it made and the time it took. Times from the first submit."""
     del per_node  # a session says itself how many nodes it wants
     jobs: list[Job] = []

@@ -11,7 +11,7 @@ from corral.model.faults import Invalid
 from corral.scheduling.policies.score import PLACEMENTS
 from corral.scheduling.snapshot import Shape
 from corral.sim.files import read_text
-from corral.sim.fleets import Machines, machines_from, machines_of
+from corral.sim.fleets import UNKNOWN, Machines, machines_from, machines_of
 from corral.sim.history import corral
 from corral.sim.jobs import Job
 from corral.sim.nodeevents import NodeEvent, node_events
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`left_out` counts rows of the trace that are not replayed, by why."""
+    """`left_out` counts rows of the trace that are not replayed, by why; `notes` say what is replayed otherwise."""
 
     name: str
     jobs: tuple[Job, ...]
@@ -51,6 +51,7 @@ class Prepared:
     events: tuple[NodeEvent, ...]
     placement: str
     checkpoint_s: float
+    notes: tuple[str, ...] = ()
 
     def replay(self, policy: str) -> Replayed:
         run = Replay(self.machines, policy_of(policy), placement=self.placement, node_events=self.events,
@@ -70,7 +71,7 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     text = read_text(wanted.trace)
     name, reader = wanted.trace.name, READERS[_format(wanted, text)]
     machines = _machines(wanted)
-    trace = reader(name, text, machines.per_node if machines else 0)
+    trace = reader(name, text, machines.per_node if machines else UNKNOWN)
     if machines is None:
         if trace.cpus is None:
             raise Invalid("no_fleet", f"{name} does not say what it ran on; name a fleet with --nodes or --fleet")
@@ -80,12 +81,13 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     )  # fmt: skip
     zero_s = min((job.submitted_s for job in trace.jobs), default=0.0)
     known = [_limited(replace(job, submitted_s=job.submitted_s - zero_s), wanted.limit_factor) for job in trace.jobs]
+    known, notes = _in_known_groups(known, machines)
     jobs, too_large = _that_fit(known, machines, wanted.placement)
     left_out = Counter(trace.left_out) + Counter({NEVER_FITS: too_large})
     if not jobs:
         why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items())) or "the trace has no job"
         raise Invalid("nothing_to_run", f"{name}: nothing to run on this fleet: {why}")
-    return Prepared(name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s)
+    return Prepared(name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s, notes)
 
 
 def _machines(wanted: Wanted) -> Machines | None:
@@ -119,6 +121,18 @@ def _limited(job: Job, factor: float) -> Job:
     if job.limit_s is None:
         return replace(job, limit_s=job.run_s * factor) if factor else job
     return replace(job, run_s=min(job.run_s, job.limit_s))
+
+
+def _in_known_groups(jobs: Sequence[Job], machines: Machines) -> tuple[list[Job], tuple[str, ...]]:
+    """The jobs, those of a group that the fleet lacks free to go anywhere; and a note of them."""
+    groups = {node.group for node in machines.nodes}
+    lacking = Counter(job.shape.group for job in jobs if job.shape.group is not None and job.shape.group not in groups)
+    if not lacking:
+        return list(jobs), ()
+    free = [replace(job, shape=replace(job.shape, group=None)) if job.shape.group in lacking else job for job in jobs]
+    named = ", ".join(repr(group)[:80] for group in sorted(str(group) for group in lacking)[:5])
+    count = lacking.total()
+    return free, (f"{count} of the trace go anywhere: the fleet has no resource group {named}",)
 
 
 def _that_fit(jobs: Sequence[Job], machines: Machines, placement: str) -> tuple[tuple[Job, ...], int]:

@@ -14,15 +14,16 @@ from functools import lru_cache
 from corral.model.faults import Invalid
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.sim.files import Row, rows
+from corral.sim.fleets import PerNode
 from corral.sim.jobs import Job, Trace, cpu_shape, gpu_shape, shape_of
 
 MURI_OVERHEAD = 1.015  # Muri's simulator makes every iteration so much longer
 LARGEST = 2**20
 
-Reader = Callable[[str, str, int], Trace]
+Reader = Callable[[str, str, PerNode], Trace]
 
 
-def muri(name: str, text: str, per_node: int) -> Trace:
+def muri(name: str, text: str, per_node: PerNode) -> Trace:
     """Muri's simulator (SIGCOMM '22): submit_time in ms, iterations of iteration_time ms."""
     jobs: list[Job] = []
     for row in rows(name, text, ("job_id", "num_gpu", "submit_time", "iterations", "iteration_time")):
@@ -31,7 +32,7 @@ def muri(name: str, text: str, per_node: int) -> Trace:
     return Trace(name, tuple(jobs))
 
 
-def philly(name: str, text: str, per_node: int) -> Trace:
+def philly(name: str, text: str, per_node: PerNode) -> Trace:
     """The Philly trace as one table: timestamp, duration (s), num_gpus, cluster (a virtual cluster)."""
     read = [
         (_moment(row), row.number("duration"), _gpus(row, "num_gpus", per_node), row.text("cluster"))
@@ -44,14 +45,17 @@ def philly(name: str, text: str, per_node: int) -> Trace:
     ))  # fmt: skip
 
 
-def openb(name: str, text: str, per_node: int) -> Trace:
+def openb(name: str, text: str, per_node: PerNode) -> Trace:
     """openb's pods (Alibaba): cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time (s)."""
     needed = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "creation_time", "deletion_time")
     jobs: list[Job] = []
     left_out: Counter[str] = Counter()
     for row in rows(name, text, needed):
         created = row.number("creation_time")
-        began = row.number("scheduled_time") if row.values.get("scheduled_time", "").strip() else created
+        if not row.values.get("scheduled_time", "-").strip():
+            left_out["never started"] += 1
+            continue
+        began = row.number("scheduled_time") if "scheduled_time" in row.values else created
         ended = row.number("deletion_time")
         if ended <= began:
             left_out["without a run time"] += 1
@@ -78,7 +82,7 @@ def _share(row: Row) -> GpuRequest | None:
     return GpuRequest(count, model=models)
 
 
-def swf(name: str, text: str, per_node: int) -> Trace:
+def swf(name: str, text: str, per_node: PerNode) -> Trace:
     """Standard Workload Format: 18 numbers a line; processors become CPUs, the requested time the time limit."""
     jobs: list[Job] = []
     left_out: Counter[str] = Counter()
@@ -100,7 +104,7 @@ def swf(name: str, text: str, per_node: int) -> Trace:
         if processors > LARGEST:
             raise row.wrong(f"{processors} processors are more than {LARGEST}")
         asked_s = row.number("limit", least=-1)
-        shape = cpu_shape(processors, per_node or cpus or LARGEST)
+        shape = cpu_shape(processors, per_node.cpus or cpus or LARGEST)
         jobs.append(Job(row.text("job"), row.number("submit"), run_s, shape,
                         limit_s=asked_s if asked_s > 0 else None, owner=row.text("user")))  # fmt: skip
     return Trace(name, tuple(jobs), left_out, cpus)
@@ -115,11 +119,11 @@ def _swf_row(place: str, line: str) -> Row:
     return Row(place, dict(zip(fields, values, strict=True)))
 
 
-def _gpus(row: Row, column: str, per_node: int):
+def _gpus(row: Row, column: str, per_node: PerNode):
     gpus = row.whole(column)
     if gpus > LARGEST:
         raise row.wrong(f"{gpus} GPUs are more than {LARGEST}")
-    return gpu_shape(gpus, per_node or LARGEST)
+    return gpu_shape(gpus, per_node.gpus or LARGEST)
 
 
 def _moment(row: Row) -> float:

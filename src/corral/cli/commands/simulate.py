@@ -71,10 +71,12 @@ def simulate(
     if terminal.as_json:
         terminal.print_json({
             "trace": prepared.name, "jobs": len(prepared.jobs), "left_out": dict(prepared.left_out),
-            "nodes": len(prepared.machines.nodes), "gpus": prepared.machines.gpus, "placement": prepared.placement,
-            "policies": [one.as_json() for one in reports],
+            "notes": list(prepared.notes), "nodes": len(prepared.machines.nodes), "gpus": prepared.machines.gpus,
+            "placement": prepared.placement, "policies": [one.as_json() for one in reports],
         })  # fmt: skip
         return
+    for note in prepared.notes:
+        terminal.note(note)
     for why, count in sorted(prepared.left_out.items()):
         terminal.note(f"{count} of the trace left out: {why}")
     terminal.print(show(prepared.name, len(prepared.machines.nodes), prepared.machines.gpus, reports))
