@@ -189,6 +189,7 @@ WRONG = [
     (["nothing.csv", "--nodes", "1x1cpus"], 1, "nothing.csv: No such file or directory"),
     ([".", "--nodes", "1x1cpus"], 1, "Is a directory"),
     (NO_FLEET, 2, "does not say what it ran on"),
+    (["small.swf", "--url", "http://127.0.0.1:1"], 2, "--url"),
     (["muri.csv", "--nodes", "8 nodes"], 2, "'8 nodes' is not NODESxGPUSxMODEL:MEMORY"),
     (["muri.csv", "--nodes", "1x8xV100:32GB+8cpus+16cpus"], 2, "says the CPUs of a node twice"),
     (["muri.csv", "--nodes", "1x8xV100:32GB+8GiB+16GiB"], 2, "says the memory of a node twice"),

@@ -74,13 +74,18 @@ PATIENCE = option(
 
 
 def verb(
-    name: str, *params: click.Parameter, formats: Sequence[str] = (), cls: type[click.Command] = click.Command
+    name: str,
+    *params: click.Parameter,
+    formats: Sequence[str] = (),
+    cls: type[click.Command] = click.Command,
+    asks: bool = True,
 ) -> Callable[[Function], click.Command]:
-    """The command of a function that takes a terminal and, by name, the values of its parameters."""
+    """The command of a function that takes a terminal and, by name, the values of its parameters. One that does not
+    ask a control plane (`asks`) takes no options that name one."""
 
     def register(function: Function) -> click.Command:
         def command(**values: Any) -> int:
-            said = {field: values.pop(field) for field in ("url", "token", "config")}
+            said = {field: values.pop(field, None) for field in ("url", "token", "config")}
             terminal = Terminal(**said, output=values.pop("output", "table"))
             terminal.patience_s = values.pop("patience", terminal.patience_s)
             return _run(terminal, partial(function, terminal, **values))
@@ -88,7 +93,7 @@ def verb(
         return cls(
             name,
             callback=command,
-            params=[*params, *_common(formats)],
+            params=[*params, *_common(formats, asks)],
             help=inspect.getdoc(function),
             context_settings=SETTINGS,
         )
@@ -96,12 +101,14 @@ def verb(
     return register
 
 
-def _common(formats: Sequence[str]) -> list[click.Parameter]:
-    common: list[click.Parameter] = [
-        option("--url", metavar="URL", help="The control plane (CORRAL_URL)."),
-        option("--token", metavar="TOKEN", help="Bearer token (CORRAL_TOKEN)."),
-        option("--config", metavar="FILE", type=path(), help="File with url and token."),
-    ]
+def _common(formats: Sequence[str], asks: bool) -> list[click.Parameter]:
+    common: list[click.Parameter] = []
+    if asks:
+        common += [
+            option("--url", metavar="URL", help="The control plane (CORRAL_URL)."),
+            option("--token", metavar="TOKEN", help="Bearer token (CORRAL_TOKEN)."),
+            option("--config", metavar="FILE", type=path(), help="File with url and token."),
+        ]
     if formats:
         common.append(option("-o", "--output", type=click.Choice(formats), default=formats[0], help="How to show it."))
     return common

@@ -38,6 +38,7 @@ DEFAULT_POLICY = "fifo"
     option("--plot", "plot_file", metavar="FILE", type=path(), help="Draw it, as SVG."),
     option("--jobs", "jobs_file", metavar="FILE", type=path(), help="What became of each job, as CSV."),
     formats=TOLD,
+    asks=False,
 )  # fmt: skip
 def simulate(
     terminal: Terminal,
