@@ -19,8 +19,8 @@ from typing import NamedTuple
 from corral.model.node import Device, Node, NodeState
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.scheduling.fleet import Fleet
+from corral.scheduling.places import RankPlace
 from corral.scheduling.policies.score import PLACEMENTS
-from corral.scheduling.room import RankPlace
 from corral.scheduling.snapshot import Shape
 
 DATA = Path(__file__).parent / "data" / "openb"

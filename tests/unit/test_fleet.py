@@ -12,9 +12,10 @@ from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet, Placement
+from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Refusal, check, refusal
 from corral.scheduling.policies.score import PLACEMENTS, Pack
-from corral.scheduling.room import NodeRoom, RankPlace, excluded
+from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting, shape_of
 
 NOW = 1000.0

@@ -110,13 +110,15 @@ OptionValues = dict[Name, bool | int | float | Text | dict[Name, float] | None]
 
 
 class GroupIn(Body):
-    """A new resource group. Options are those that its policies declare; `corral group policies` lists them."""
+    """A new resource group. `order_options` and `placement_options` are those that its policies declare, `options`
+    those of every group; `corral group policies` lists them all."""
 
     name: Name
     order: Name = "fifo"
     order_options: OptionValues = {}
     placement: Name = "pack"
     placement_options: OptionValues = {}
+    options: OptionValues = {}
 
 
 class GroupChangeIn(Body):
@@ -127,4 +129,5 @@ class GroupChangeIn(Body):
     order_options: OptionValues = {}
     placement: Name | None = None
     placement_options: OptionValues = {}
+    options: OptionValues = {}
     version: int | None = None

@@ -236,7 +236,7 @@ def show_groups(groups: Iterable[Record], *, wide: bool) -> str:
         row: list[object] = [one["name"], _group_state(one), one["order"], one["placement"], one["nodes"],
                              one["version"]]  # fmt: skip
         if wide:
-            options = _option_values({**one["order_options"], **one["placement_options"]})
+            options = _option_values({**one["order_options"], **one["placement_options"], **one["options"]})
             row += [one["backend"], options, one["problem"] and one["problem"]["message"]]
         rows.append(row)
     return table(head + (more if wide else []), rows)
@@ -252,6 +252,7 @@ def show_group(found: Record) -> str:
         ("name", one["name"]), ("state", _group_state(one)), ("problem", _why(one["problem"])),
         ("order", one["order"]), ("order options", _option_values(one["order_options"])),
         ("placement", one["placement"]), ("placement options", _option_values(one["placement_options"])),
+        ("options", _option_values(one["options"])),
         ("backend", one["backend"]), ("nodes", one["nodes"]), ("version", one["version"]),
     ])  # fmt: skip
     if not found["shares"]:

@@ -215,7 +215,7 @@ class AsyncClient:
         return await self._ask(calls.group(name))
 
     async def create_group(self, name: str, **fields: object) -> shapes.Group:
-        """Make a group. Fields: order, order_options, placement, placement_options."""
+        """Make a group. Fields: order, order_options, placement, placement_options, options."""
         return await self._ask(calls.create_group({"name": name, **fields}))
 
     async def change_group(self, name: str, **changes: object) -> shapes.Group:

@@ -280,6 +280,7 @@ class Group(TypedDict):
     order_options: dict[str, Any]
     placement: str
     placement_options: dict[str, Any]
+    options: dict[str, Any]
     backend: str
     nodes: int
     paused: bool

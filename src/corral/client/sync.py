@@ -211,7 +211,7 @@ class Client:
         return self._ask(calls.group(name))
 
     def create_group(self, name: str, **fields: object) -> shapes.Group:
-        """Make a group. Fields: order, order_options, placement, placement_options."""
+        """Make a group. Fields: order, order_options, placement, placement_options, options."""
         return self._ask(calls.create_group({"name": name, **fields}))
 
     def change_group(self, name: str, **changes: object) -> shapes.Group:

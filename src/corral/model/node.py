@@ -126,3 +126,4 @@ class ResourceGroup:
     placement_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     paused: bool = False
     version: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])

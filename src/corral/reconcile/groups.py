@@ -31,6 +31,7 @@ class GroupChange:
     order_options: Options = field(default_factory=dict[str, Any])
     placement: str | None = None
     placement_options: Options = field(default_factory=dict[str, Any])
+    options: Options = field(default_factory=dict[str, Any])
     version: int | None = None
 
 
@@ -65,6 +66,7 @@ def change(tx: Tx, name: str, asked: GroupChange, by: str) -> ResourceGroup:
             placement_options=_laid_over(
                 group.placement_options if placement == group.placement else {}, asked.placement_options
             ),
+            options=_laid_over(group.options, asked.options),
         )
     )
     return _write(tx, group, after, "group_set", by, _told(after))
@@ -139,4 +141,5 @@ def _told(group: ResourceGroup) -> dict[str, object]:
         "order_options": dict(group.order_options),
         "placement": group.placement,
         "placement_options": dict(group.placement_options),
+        "options": dict(group.options),
     }

@@ -19,8 +19,9 @@ from corral.reconcile.decide import CHECK_AFTER_S
 from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle
+from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
-from corral.scheduling.room import NodeRoom, RankPlace, excluded
+from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
 
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones

@@ -21,10 +21,10 @@ import numpy as np
 
 from corral.model.node import Device, Node
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool, Rows
-from corral.scheduling.room import Grant, RankPlace
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import FITS, Standing
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from corral.scheduling.room import MESSAGES, RankPlace
-from corral.scheduling.snapshot import Snapshot, Waiting
+from corral.scheduling.places import RankPlace
+from corral.scheduling.room import MESSAGES
+from corral.scheduling.snapshot import Running, Snapshot, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,32 @@ class Placed:
     ranks: tuple[RankPlace, ...]
 
 
+class PlannedStart(NamedTuple):
+    """When a session that waits is to start, and where, if those who run end by their limits."""
+
+    at: float
+    group: str
+    ranks: tuple[RankPlace, ...]
+
+
+class Preemption(NamedTuple):
+    """These are to be stopped, so that the claimant finds room; `ranks` is where."""
+
+    claimant: Waiting
+    victims: tuple[Running, ...]
+    group: str
+    ranks: tuple[RankPlace, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`more`: there may be room for sessions that the pass did not come to."""
+    """`more`: there may be room for sessions that the pass did not come to. `planned` by session id."""
 
     placements: tuple[Placed, ...] = ()
     refusals: Mapping[str, tuple[Refusal, ...]] = field(default_factory=dict[str, tuple[Refusal, ...]])
     more: bool = False
+    planned: Mapping[str, PlannedStart] = field(default_factory=dict[str, PlannedStart])
+    preemptions: tuple[Preemption, ...] = ()
 
 
 def check(snapshot: Snapshot, plan: Plan) -> list[str]:

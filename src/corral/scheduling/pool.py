@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.node import Device, Node, NodeState
-from corral.scheduling.room import RankPlace
+from corral.scheduling.places import RankPlace
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from corral.model.node import Device, Node, NodeState
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
+from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.snapshot import Shape
 
 
@@ -21,27 +22,6 @@ class DeviceRoom:
     device: Device
     free_milli: int
     free_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Part of a device for one rank."""
-
-    uuid: str
-    share_milli: int
-    vram_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """One rank on one node, with exactly what it will hold there."""
-
-    node: str
-    epoch: int
-    run_id: str
-    cpu_milli: int
-    memory_mib: int
-    grants: tuple[Grant, ...] = ()
 
 
 class NodeRoom:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import Resources
 from corral.model.spec import SessionSpec
+from corral.scheduling.places import RankPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,52 @@ class Usage(NamedTuple):
     gpu_s: float = 0.0
 
 
+class Running(NamedTuple):
+    """An attempt that holds room, from its placing on until that room is proven free. `ends_at` is when it surely gives
+    it back (time limit and grace, or a reservation's end); None: nobody knows. `stopping`: it has been asked to go."""
+
+    id: str
+    ordinal: int
+    attempt: int
+    seq: int
+    group: str
+    owner: str
+    project: str
+    priority: int
+    shape: Shape
+    ranks: tuple[RankPlace, ...]
+    placed_at: float
+    started_at: float | None = None
+    ends_at: float | None = None
+    stopping: bool = False
+    preemptible: bool | None = None  # None: as its group has it
+    preemptions: int = 0
+
+
+class Pin(NamedTuple):
+    """Room kept for the session `owner` until the database's time is `expires_at`; counted as used on its node."""
+
+    owner: str
+    place: RankPlace
+    expires_at: float
+
+
+class Reservation(NamedTuple):
+    """Nodes kept free from `starts_at` to `ends_at` (database time): for maintenance where nobody is named, else for
+    these owners and projects."""
+
+    id: str
+    nodes: tuple[str, ...]
+    starts_at: float
+    ends_at: float
+    owners: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
-    may wait than were read, the last session that was; `usage` is there for groups whose order asks for it."""
+    may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them."""
 
     now: float
     nodes: Sequence[Node]
@@ -86,3 +129,6 @@ class Snapshot:
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict[str, ResourceGroup])
     last_read: Sequence[str] = ()
     usage: Sequence[Usage] = ()
+    running: Sequence[Running] = ()
+    pins: Sequence[Pin] = ()
+    reservations: Sequence[Reservation] = ()

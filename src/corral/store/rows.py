@@ -218,6 +218,7 @@ def group_of(row: Row) -> ResourceGroup:
         placement_options=_options(row[5]),
         paused=bool(row[6]),
         version=row[7],
+        options=_options(row[8]),
     )
 
 
@@ -236,6 +237,7 @@ def group_columns(group: ResourceGroup) -> dict[str, Any]:
         "order_options": dumps(group.order_options),
         "placement_options": dumps(group.placement_options),
         "paused": int(group.paused),
+        "options": dumps(group.options),
     }
 
 

@@ -313,6 +313,7 @@ resource_group = Table(
     Column("placement_options", Text, nullable=False, server_default=text("'{}'")),
     _flag("paused"),
     _big("version", 1),
+    Column("options", Text, nullable=False, server_default=text("'{}'")),
 )
 # What was used and is over, faded to the moment `at`: one row for each owner in each project of each group.
 usage = Table(

@@ -27,7 +27,9 @@ HOLDING_COLUMNS = (
     "h.token, h.session, h.attempt, h.node, h.device, h.cpu_milli, h.memory_mib, h.share_milli, h.vram_mib"
 )
 EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp"
-GROUP_COLUMNS = "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version"
+GROUP_COLUMNS = (
+    "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version, options"
+)
 
 # A share of a GPU counts as the larger of its parts of time and memory.
 GPU_MILLI = """CAST(CASE WHEN d.capacity_mib > 0 AND h.vram_mib * 1000.0 / d.capacity_mib > h.share_milli
@@ -322,11 +324,13 @@ ALL_DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device ORDER BY node, idx"
 GROUPS = f"SELECT {GROUP_COLUMNS} FROM resource_group ORDER BY name"
 LOCK_GROUP = "SELECT name FROM resource_group WHERE name = :name @for_update"
 ADD_GROUP = """
-INSERT INTO resource_group (name, order_policy, placement_policy, backend, order_options, placement_options, paused)
-VALUES (:name, :order, :placement, :backend, :order_options, :placement_options, :paused) ON CONFLICT DO NOTHING"""
+INSERT INTO resource_group (name, order_policy, placement_policy, backend, order_options, placement_options, paused,
+    options)
+VALUES (:name, :order, :placement, :backend, :order_options, :placement_options, :paused, :options)
+ON CONFLICT DO NOTHING"""
 SET_GROUP = """
 UPDATE resource_group SET order_policy = :order, placement_policy = :placement, order_options = :order_options,
-    placement_options = :placement_options, paused = :paused, version = version + 1
+    placement_options = :placement_options, paused = :paused, options = :options, version = version + 1
 WHERE name = :name AND version = :old_version"""
 DROP_GROUP = "DELETE FROM resource_group WHERE name = :name"
 GROUP_LIVE = "SELECT COUNT(*) FROM session WHERE phase <> 'ended' AND grp = :name"

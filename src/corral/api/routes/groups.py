@@ -19,6 +19,7 @@ from corral.ports import Reads, Tx
 from corral.reconcile import groups as intents
 from corral.scheduling.ordering import capacity_of
 from corral.scheduling.policies import registry
+from corral.scheduling.policies.group_options import GROUP_OPTIONS, OF_GROUPS, group_options
 from corral.scheduling.policies.options import Options, complete
 from corral.scheduling.policies.registry import PolicyKind
 from corral.scheduling.policies.shares import DRF, FAIR_SHARE, Share, drf_shares, fair_shares
@@ -28,7 +29,7 @@ router = routes("groups")
 
 
 class GroupView(msgspec.Struct):
-    """`order_options` and `placement_options` hold every option, defaults included; `problem` says why the group takes
+    """All options are there, defaults included; `problem` says why the group takes
     no sessions though it is not paused; `version` counts its changes."""
 
     name: str
@@ -36,6 +37,7 @@ class GroupView(msgspec.Struct):
     order_options: dict[str, Any]
     placement: str
     placement_options: dict[str, Any]
+    options: dict[str, Any]
     backend: str
     nodes: int
     paused: bool
@@ -99,6 +101,7 @@ async def create_group(here: Here, asking: Asking, asked: Annotated[GroupIn, Bod
         asked.placement,
         order_options=_given(asked.order_options),
         placement_options=_given(asked.placement_options),
+        options=_given(asked.options),
     )
     made = await here.store.tx("create group", lambda tx: _now(tx, intents.create(tx, group, asking.by)))
     return respond(made, 201, {"Location": f"/api/v1/groups/{made.name}"})
@@ -127,6 +130,7 @@ async def change_group(here: Here, asking: Asking, name: str, asked: Annotated[G
         order_options=asked.order_options,
         placement=asked.placement,
         placement_options=asked.placement_options,
+        options=asked.options,
         version=asked.version,
     )
     return respond(
@@ -186,7 +190,9 @@ async def group_history(
 async def policies(here: Here) -> Response:
     """Every policy that is installed in this manager, with the options it takes."""
     orders = [_policy_view(PolicyKind.ORDER, name) for name in registry.names(PolicyKind.ORDER)]
-    return respond(orders + [_policy_view(PolicyKind.PLACEMENT, name) for name in registry.names(PolicyKind.PLACEMENT)])
+    placements = [_policy_view(PolicyKind.PLACEMENT, name) for name in registry.names(PolicyKind.PLACEMENT)]
+    every = PolicyView("group", "every", "Options " + OF_GROUPS + ".", _option_views(GROUP_OPTIONS), None)
+    return respond([*orders, *placements, every])
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +218,7 @@ def _view(group: ResourceGroup, nodes: int) -> GroupView:
         order_options,
         group.placement,
         placement_options,
+        dict(group_options(group)),
         group.backend,
         nodes,
         group.paused,

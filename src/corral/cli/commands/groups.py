@@ -20,6 +20,7 @@ OPTIONS = (
     option("--order-option", metavar="NAME=VALUE", multiple=True, help="An option of the order; NAME= is its default."),
     PLACEMENT,
     option("--placement-option", metavar="NAME=VALUE", multiple=True, help="An option of the placement."),
+    option("--option", metavar="NAME=VALUE", multiple=True, help="An option that every group has."),
 )
 VERSION = option("--version", type=int, metavar="N", help="Only while the group is at this version.")
 
@@ -58,7 +59,7 @@ def group_set(terminal: Terminal, name: str, **said: Any) -> None:
     """Change a group's policies and options, from the next scheduling pass on."""
     fields = _fields(said)
     if not set(fields) - {"version"}:
-        raise Invalid("nothing_to_change", "say what to change: --order, --placement, or an option of one of them")
+        raise Invalid("nothing_to_change", "say what to change: --order, --placement, or an option")
     _print(terminal, terminal.client.change_group(name, **fields))
 
 
@@ -124,21 +125,23 @@ def _fields(said: dict[str, Any]) -> dict[str, object]:
         if said[name] is not None:
             fields[name] = said[name]
         if pairs := said[f"{name}_option"]:
-            fields[f"{name}_options"] = _pairs(name, pairs)
+            fields[f"{name}_options"] = _pairs(f"--{name}-option", pairs)
+    if pairs := said["option"]:
+        fields["options"] = _pairs("--option", pairs)
     if said.get("version") is not None:
         fields["version"] = said["version"]
     return fields
 
 
-def _pairs(kind: str, words: Sequence[str]) -> dict[str, str | None]:
+def _pairs(flag: str, words: Sequence[str]) -> dict[str, str | None]:
     """Values as they were written: the policy that declares the option reads them."""
     found: dict[str, str | None] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise Invalid("bad_pair", f"--{kind}-option {word[:80]!r} is not NAME=VALUE", subject=f"--{kind}-option")
+            raise Invalid("bad_pair", f"{flag} {word[:80]!r} is not NAME=VALUE", subject=flag)
         if name in found:
-            raise Invalid("contradiction", f"--{kind}-option {name} is given twice", subject=f"--{kind}-option")
+            raise Invalid("contradiction", f"{flag} {name} is given twice", subject=flag)
         found[name] = value or None
     return found
 
