@@ -34,7 +34,8 @@ def test_a_group_from_its_making_to_its_end(face: Face) -> None:
     made = create(face, "gpu", order="priority", order_options={"ageing": "2"})
     assert made == {
         "name": "gpu", "order": "priority", "order_options": {"ageing": 2.0}, "placement": "pack",
-        "placement_options": {}, "options": {}, "backend": "nodes", "nodes": 0, "paused": False, "version": 1, "problem": None,
+        "placement_options": {}, "options": {}, "backend": "nodes", "nodes": 0, "paused": False, "version": 1,
+        "problem": None,
     }  # fmt: skip
     changed = face.request("PATCH", f"{GROUPS}/gpu", json={"order_options": {"ageing": None}, "placement": "spread"})
     assert changed.json()["order_options"] == {"ageing": 1.0}, "the default again"
