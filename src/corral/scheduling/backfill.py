@@ -133,6 +133,14 @@ class _NodeAhead:
             column = self._column[grant.uuid]
             rows[:, column] += sign * grant.share_milli
             rows[:, column + devices] += sign * grant.vram_mib
+        self._join(end)
+        self._join(begin)
+
+    def _join(self, index: int) -> None:
+        """Two rows that have become alike are one: plans given up leave no trace, or every look would take longer."""
+        if 0 < index < len(self.times) and (self.rows[index] == self.rows[index - 1]).all():
+            del self.times[index]
+            self.rows = np.delete(self.rows, index, axis=0)
 
     def _cut(self, at_s: float) -> int:
         """The row that begins then, made if there is none."""
@@ -157,13 +165,31 @@ class _NodeAhead:
         return None if isinstance(found, str) else found
 
     def first(self, shape: Shape, now_s: float, length_s: float) -> float:
-        """The earliest time from which on the shape's ranks for one node fit for so long; infinity if there is none."""
-        need = shape.ranks_per_node * shape.resources.cpu_milli
-        enough = self.rows[:, 0] >= need
-        for index, at_s in enumerate(self.times):
-            if enough[index] and self.places(shape, at_s, at_s + length_s) is not None:
-                return max(at_s, now_s)
+        """The earliest time from which on the shape's ranks for one node fit for so long; infinity if there is none.
+        No time before the last row that is too small is looked at."""
+        enough = self._enough(shape)
+        index = 0
+        while index < len(self.times):
+            at_s = max(self.times[index], now_s)
+            end = max(index + 1, bisect_left(self.times, at_s + length_s))
+            short = np.flatnonzero(~enough[index:end])
+            if len(short):
+                index += int(short[-1]) + 1
+            elif self.places(shape, at_s, at_s + length_s) is not None:
+                return at_s
+            else:
+                index += 1
         return math.inf
+
+    def _enough(self, shape: Shape) -> NDArray[np.bool_]:
+        """The rows that hold the shape's amounts, wherever on the node; one that does not has no place for it."""
+        asked, ranks, devices = shape.resources, shape.ranks_per_node, len(self._column)
+        enough = (self.rows[:, 0] >= ranks * asked.cpu_milli) & (self.rows[:, 1] >= ranks * asked.memory_mib)
+        if asked.gpu is not None:
+            free = self.rows[:, 2 : 2 + devices]
+            free = np.where(free >= asked.gpu.share_milli, free, 0)
+            enough &= free.sum(axis=1) >= ranks * asked.gpu.count * asked.gpu.share_milli
+        return enough
 
     def _as_room(self, amounts: Ints) -> NodeRoom:
         room = copied(self._room)
