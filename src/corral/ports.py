@@ -18,7 +18,7 @@ from corral.model.lifecycle import Outcome, Phase
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session
 from corral.model.spec import SessionSpec
-from corral.scheduling.snapshot import Snapshot, Usage
+from corral.scheduling.snapshot import Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
 
 T = TypeVar("T")
@@ -232,6 +232,10 @@ class Reads(Protocol):
     def group_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
     def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
         """Who holds what in these groups, and who used what, faded by each group's half-life."""
+        ...
+
+    def running(self, groups: Sequence[str]) -> list[Running]:
+        """Who holds room in these groups, where, and until when at most."""
         ...
 
     def snapshot(self, per_shape: int) -> Snapshot: ...

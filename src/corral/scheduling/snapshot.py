@@ -120,7 +120,9 @@ class Reservation(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
-    may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them."""
+    may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them.
+    `unread` are groups that ask who runs, in whose line nobody was refused yet: there nobody passes a head that is
+    refused now, and the next pass knows."""
 
     now: float
     nodes: Sequence[Node]
@@ -132,3 +134,4 @@ class Snapshot:
     running: Sequence[Running] = ()
     pins: Sequence[Pin] = ()
     reservations: Sequence[Reservation] = ()
+    unread: frozenset[str] = frozenset()

@@ -13,8 +13,8 @@ from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
 from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
-from corral.scheduling.snapshot import Snapshot, Usage
-from corral.store import rows, sql, waiting
+from corral.scheduling.snapshot import Running, Snapshot, Usage
+from corral.store import rows, running, sql, waiting
 from corral.store.connection import Connection
 
 LAST_ID = "\U0010ffff"
@@ -208,9 +208,13 @@ class SqlReads:
     def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
         return waiting.usage(self._rows, groups, self.now)
 
+    def running(self, groups: Sequence[str]) -> list[Running]:
+        return running.running(self._rows, groups, self.now)
+
     def snapshot(self, per_shape: int) -> Snapshot:
         groups = self.groups()
         line, last_read = waiting.line(self._rows, groups, per_shape, self.now)
+        who = running.asked(groups, line)
         devices: defaultdict[str, list[Device]] = defaultdict(list)
         for device in self.devices():
             devices[device.node].append(device)
@@ -222,6 +226,8 @@ class SqlReads:
             groups=groups,
             last_read=last_read,
             usage=waiting.usage(self._rows, list(groups.values()), self.now) if line else (),
+            running=self.running(who.groups),
+            unread=who.unread,
         )
 
     def sessions_on(self, node: str) -> list[str]:

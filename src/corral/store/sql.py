@@ -263,6 +263,20 @@ UPDATE kernel SET claimed_version = :version, changed_version = :version, claime
 WHERE token @in(tokens) AND claimed_version IS NULL AND certificate IS NULL"""
 CERTIFY = """
 UPDATE kernel SET certificate = :certificate, certified_at = :now, certified_by = :by
+# Who holds room in these groups; a session that has ended, or waits again, holds none.
+RUNNING = """
+SELECT s.id, s.ordinal, s.attempt, s.seq, s.grp, s.owner, s.project, s.priority, s.shape, s.spec, a.placed_at,
+    s.started_at, s.phase, s.phase_at, s.time_limit_s, s.wanted, s.stop_for
+FROM session s JOIN attempt a ON a.session = s.id AND a.attempt = s.attempt
+WHERE s.phase <> 'ended' AND s.phase IN ('placed', 'starting', 'running', 'stopping') AND s.grp @in(groups)
+ORDER BY s.ordinal"""
+# The room on the node itself comes first of each token's: its device is ''.
+RUNNING_RANKS = """
+SELECT h.session, h.token, h.node, k.node_epoch, k.run_id, h.device, h.cpu_milli, h.memory_mib, h.share_milli,
+    h.vram_mib
+FROM holding h JOIN kernel k ON k.token = h.token JOIN session s ON s.id = h.session
+WHERE h.released_at IS NULL AND s.grp @in(groups)
+ORDER BY h.session, k.rank, h.device"""
 WHERE token @in(tokens) AND certificate IS NULL"""
 ASK_STOP = """
 UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token @in(tokens) AND certificate IS NULL"""

@@ -7,9 +7,23 @@ from typing import Any
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
-from corral.scheduling.policies.options import Options, complete
+from corral.scheduling.policies.options import Kind, Option, Options, complete
 
-GROUP_OPTIONS: Options = {}
+GROUP_OPTIONS: Options = {
+    "backfill": Option(
+        Kind.CHOICE,
+        "easy",
+        "who may start before those that wait longer: whoever fits (none), whoever delays not the first of the line "
+        "(easy), or nobody who has a planned start (conservative)",
+        choices=("none", "easy", "conservative"),
+    ),
+    "backfill_depth": Option(
+        Kind.NUMBER, 20, "how many get a planned start with conservative backfill", least=1, most=200
+    ),
+    "backfill_patience": Option(
+        Kind.DURATION, 3600.0, "after so long without a planned start the first of the line has nodes kept for it"
+    ),
+}
 OF_GROUPS = "of resource groups"
 
 
@@ -19,3 +33,8 @@ def group_options(group: ResourceGroup) -> Mapping[str, Any]:
         return complete(GROUP_OPTIONS, group.options, OF_GROUPS)
     except Invalid:
         return complete(GROUP_OPTIONS, {}, OF_GROUPS)
+
+
+def asks_who_runs(group: ResourceGroup) -> bool:
+    """Whether a pass must know who holds room in this group when somebody waits for it."""
+    return group_options(group)["backfill"] != "none"

@@ -17,10 +17,11 @@ from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
+from corral.testing.conformance.store_running import RunningRules
 from corral.testing.conformance.store_sessions import SessionRules
 
 __all__ = ["OrderConformance", "PlacementConformance", "StoreConformance"]
 
 
-class StoreConformance(SessionRules, RoomRules, NodeRules, GroupRules, DependencyRules, RaceRules):
+class StoreConformance(SessionRules, RoomRules, RunningRules, NodeRules, GroupRules, DependencyRules, RaceRules):
     """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""

@@ -1,0 +1,113 @@
+"""What a scheduling pass reads of those who hold room: each attempt from its placing until its room is given back.
+
+Two statements, whatever runs. A shape is made from a stored spec once, and then known by its name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from corral.model.faults import Invalid
+from corral.model.lifecycle import Phase, Wanted
+from corral.model.node import ResourceGroup
+from corral.scheduling.ordering import home_of
+from corral.scheduling.places import Grant, RankPlace
+from corral.scheduling.policies.group_options import asks_who_runs
+from corral.scheduling.snapshot import Running, Shape, Waiting
+from corral.store import rows, sql
+
+Ask = Callable[..., list[Any]]
+MOST_SHAPES = 4096
+_shapes: dict[str, Shape] = {}
+
+
+class Asked(NamedTuple):
+    """The groups of which a pass reads who runs, and those of which it would if anybody had been refused there."""
+
+    groups: tuple[str, ...] = ()
+    unread: frozenset[str] = frozenset()
+
+
+def asked(groups: Mapping[str, ResourceGroup], waiting: Iterable[Waiting]) -> Asked:
+    """A session that names no group stands in the home group's line, and may go to any group."""
+    home = home_of(groups)
+    lines: defaultdict[str, list[Waiting]] = defaultdict(list)
+    for one in waiting:
+        lines[one.shape.group or home or ""].append(one)
+    asking = {name: line for name, line in lines.items() if name in groups and asks_who_runs(groups[name])}
+    refused = {name for name, line in asking.items() if any(one.refused is not None for one in line)}
+    anywhere = any(one.shape.group is None for name in refused for one in asking[name])
+    return Asked(tuple(sorted(groups if anywhere else refused)), frozenset(asking.keys() - refused))
+
+
+class _Said(msgspec.Struct):
+    """The little of a spec that is asked for here."""
+
+    grace_s: int = 30
+
+
+def running(ask: Ask, groups: Sequence[str], now: float) -> list[Running]:
+    """Those that hold room in these groups, oldest submit first. A row that cannot be read is left out: its end is
+    nobody's to know."""
+    if not groups:
+        return []
+    names = list(groups)
+    ranks = _ranks(ask, names)
+    found: list[Running] = []
+    for row in ask(sql.RUNNING, groups=names):
+        try:
+            shape, grace_s = _shape(row[8], row[9]), msgspec.json.decode(row[9], type=_Said).grace_s
+        except (Invalid, ValueError):
+            continue
+        found.append(_of(row, shape, grace_s, tuple(ranks.get(row[0], ())), now))
+    return found
+
+
+def _of(row: rows.Row, shape: Shape, grace_s: int, ranks: tuple[RankPlace, ...], now: float) -> Running:
+    placed_at, started_at, limit_s = row[10], row[11], row[14]
+    stopping = row[12] == Phase.STOPPING or row[15] == Wanted.STOP or row[16] is not None
+    ends = [(started_at or placed_at) + limit_s + grace_s] if limit_s is not None else []
+    if stopping:
+        ends.append((row[13] if row[12] == Phase.STOPPING else now) + grace_s)
+    return Running(
+        *row[:8],
+        shape=shape,
+        ranks=ranks,
+        placed_at=placed_at,
+        started_at=started_at,
+        ends_at=min(ends, default=None),
+        stopping=stopping,
+    )
+
+
+def _shape(name: str, spec: str) -> Shape:
+    found = _shapes.get(name)
+    if found is None:
+        if len(_shapes) >= MOST_SHAPES:
+            _shapes.clear()
+        found = _shapes[name] = rows.shape_in(spec)
+    return found
+
+
+def _ranks(ask: Ask, groups: list[str]) -> dict[str, list[RankPlace]]:
+    """Each session's live ranks, in rank order."""
+    found: defaultdict[str, list[RankPlace]] = defaultdict(list)
+    grants: list[Grant] = []
+    on_node: rows.Row = ()
+    for row in ask(sql.RUNNING_RANKS, groups=groups):
+        if row[5]:
+            grants.append(Grant(row[5], row[8], row[9]))
+            continue
+        _end_rank(found, on_node, grants)
+        on_node, grants = row, []
+    _end_rank(found, on_node, grants)
+    return found
+
+
+def _end_rank(found: defaultdict[str, list[RankPlace]], row: rows.Row, grants: list[Grant]) -> None:
+    if row:
+        found[row[0]].append(RankPlace(row[2], row[3], row[4], row[6], row[7], tuple(grants)))
