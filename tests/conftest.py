@@ -5,16 +5,33 @@ Fixtures about one part of Corral live beside that part's tests.
 
 import os
 from collections import Counter
+from typing import Any
 
 import hypothesis
 import pytest
 
+from corral.scheduling import cycle as cycle_module
+from corral.scheduling.plan import Plan, check
+from corral.scheduling.snapshot import Snapshot
 from tests.services.absence import service_named_in
 
 pytest_plugins = ["tests.services.postgres"]
 
 hypothesis.settings.register_profile("corral", deadline=None, derandomize=os.environ.get("CI") == "true")
 hypothesis.settings.load_profile("corral")
+
+
+_cycle = cycle_module.cycle
+
+
+def _checked_cycle(snapshot: Snapshot, *rest: Any, **options: Any) -> Plan:
+    """Every plan that is made in any test of this process is held against its snapshot."""
+    plan = _cycle(snapshot, *rest, **options)
+    assert check(snapshot, plan) == []
+    return plan
+
+
+cycle_module.cycle = _checked_cycle  # before anybody imports it by name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,8 +12,8 @@ from corral.model.spec import SessionSpec
 from corral.scheduling import fleet as fleet_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explain import explain
-from corral.scheduling.plan import Plan, check
-from corral.scheduling.room import NodeRoom
+from corral.scheduling.plan import Placed, Plan, check
+from corral.scheduling.room import Grant, NodeRoom, RankPlace
 from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
 
 NOW = 1000.0
@@ -187,8 +187,90 @@ def test_no_plan_is_ever_wrong(wanted, fleet) -> None:
     assert set(placed(plan)) | set(plan.refusals) == {one.id for one in snapshot.waiting}
 
 
-def test_the_check_finds_a_wrong_plan() -> None:
+# --- plan.check, which knows nothing of how a plan was made
+
+
+def a_plan(spec: SessionSpec, *ranks: RankPlace, group: str = "default", number: int = 0) -> Plan:
+    return Plan((Placed(waiting(number, spec), group, ranks),))
+
+
+def a_rank(node: str = "n1", cpus: float = 1, memory_mib: int = 64, *grants: Grant, **changes) -> RankPlace:
+    return replace(RankPlace(node, 1, "run", int(cpus * 1000), memory_mib, grants), **changes)
+
+
+TWO = [a_node("n1"), a_node("n2", group="other", labels={"rack": "r1"})]
+A_GPU = GpuRequest(model="A100")
+HALF = GpuRequest(share_milli=500)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ranks", "why"),
+    [
+        (a_spec(8), [a_rank(cpus=8), a_rank(cpus=8)], "it has 2 ranks"),
+        (a_spec(nodes=2), [a_rank(), a_rank()], "it is not on 2 nodes"),
+        (a_spec(9), [a_rank(cpus=9)], "over-committed"),
+        (a_spec(), [a_rank(cpus=2)], "a rank gets 2000 milli-CPUs"),
+        (a_spec(), [a_rank(memory_mib=32)], "a rank gets 1000 milli-CPUs and 32 MiB"),
+        (a_spec(), [a_rank("n9")], "there is no node n9"),
+        (a_spec(), [a_rank("n2")], "is in group other, not default"),
+        (a_spec(), [a_rank(epoch=2)], "was another when this was planned"),
+        (a_spec(), [a_rank(run_id="older")], "was another when this was planned"),
+        (a_spec(on_labels={"rack": "r1"}), [a_rank()], "label_missing"),
+        (a_spec(on_nodes=("n2",)), [a_rank()], "other_node_asked_for"),
+        (a_spec(not_nodes=("n1",)), [a_rank()], "node_excluded"),
+        (a_spec(runtime="container"), [a_rank()], "no_such_runtime"),
+        (a_spec(gpu=A_GPU), [a_rank()], "a rank gets 0 GPUs"),
+        (a_spec(), [a_rank("n1", 1, 64, Grant("n1-0", 1000, 80_000))], "a rank gets 1 GPUs"),
+        (a_spec(gpu=GpuRequest(2)), [a_rank("n1", 1, 64, *[Grant("n1-0", 1000, 80_000)] * 2)], "a rank gets 2 GPUs"),
+        (a_spec(gpu=A_GPU), [a_rank("n1", 1, 64, Grant("n1-1", 1000, 24_000))], "not of the kind asked for"),
+        (a_spec(gpu=A_GPU), [a_rank("n1", 1, 64, Grant("n1-9", 1000, 80_000))], "GPU n1-9 is not there"),
+        (a_spec(gpu=A_GPU), [a_rank("n1", 1, 64, Grant("n1-0", 900, 80_000))], "gets 900 thousandths"),
+        (a_spec(gpu=HALF), [a_rank("n1", 1, 64, Grant("n1-0", 500, 50_000))], "500 thousandths and 50000 MiB"),
+        (a_spec(exclusive=True), [a_rank()], "a rank gets 1000 milli-CPUs"),
+    ],
+)
+def test_the_check_finds_what_is_wrong_with_a_place(spec, ranks, why) -> None:
+    devices = {"n1": [gpus("n1", 1)[0], Device("n1", "n1-1", 1, "L4", "sm_89", 24_000)]}
+    snapshot = a_snapshot([spec], TWO, devices, groups=("default", "other"))
+    assert why in " / ".join(check(snapshot, a_plan(spec, *ranks)))
+
+
+def test_the_check_finds_a_plan_that_is_wrong_as_a_whole() -> None:
     plan = cycle(a_snapshot([a_spec(8)]))
     full = a_snapshot([a_spec(8)], [a_node(cpu_used_milli=1000)])
-    assert check(full, plan) == ["n1: CPUs over-committed"]
-    assert check(a_snapshot([a_spec(8)]), Plan(plan.placements * 2)) != []
+    assert check(full, plan) == ["s0: node n1 is over-committed, or was another when this was planned"]
+    assert "s0 placed 2 times" in check(a_snapshot([a_spec(8)]), Plan(plan.placements * 2))
+    assert check(a_snapshot([]), plan) == ["s0 was not waiting"]
+    assert check(a_snapshot([a_spec(8)]), replace(plan, refusals={"s0": ()})) == ["s0 is placed and refused"]
+    for groups in ((), ("other",)):
+        assert check(a_snapshot([a_spec(8)], groups=groups), plan) == ["s0: group default takes no sessions"]
+    paused = replace(a_snapshot([a_spec(8)]), groups={"default": ResourceGroup("default", paused=True)})
+    assert check(paused, plan) == ["s0: group default takes no sessions"]
+    other = a_snapshot([a_spec(8, group="other")], groups=("default", "other"))
+    moved = Plan((replace(plan.placements[0], session=other.waiting[0]),))
+    assert check(other, moved) == ["s0: it is in group default", "s0: node n1: other_group"]
+
+
+def test_the_check_lets_nobody_join_a_session_that_wants_its_node_alone() -> None:
+    alone, nothing = a_spec(1, 64, exclusive=True), a_spec(0, 0, A_GPU)
+    whole = a_rank("n1", 8, 16384)
+    joining = a_rank("n1", 0.001, 0, Grant("n1-0", 1000, 80_000))
+    snapshot = a_snapshot([alone, nothing], devices={"n1": gpus("n1", 1)})
+    both = [Placed(snapshot.waiting[0], "default", (whole,)), Placed(snapshot.waiting[1], "default", (joining,))]
+    assert "s1: node n1 is s0's alone" in check(snapshot, Plan(tuple(both)))
+    assert "s0: node n1 is not idle" in check(snapshot, Plan(tuple(reversed(both))))
+    plan = cycle(snapshot)
+    assert placed(plan) == {"s0": ["n1"]} and codes(plan, "s1") == {"not_enough_cpus"}
+
+
+def test_ranks_that_want_a_node_alone_share_it_among_themselves() -> None:
+    spec = a_spec(2, 1000, GpuRequest(), exclusive=True, ranks_per_node=3, nodes=2)
+    nodes = [a_node("n1"), a_node("n2", cpus=6)]
+    plan = cycle(a_snapshot([spec, a_spec(0, 0)], nodes, {name: gpus(name, 4) for name in ("n1", "n2")}))
+    assert placed(plan) == {"s0": ["n1"] * 3 + ["n2"] * 3} or placed(plan) == {"s0": ["n2"] * 3 + ["n1"] * 3}
+    held = [(rank.node, rank.cpu_milli, rank.memory_mib) for rank in plan.placements[0].ranks]
+    others = [(name, 2000, 1000) for name in ("n1", "n1", "n2", "n2")]
+    assert sorted(held) == sorted([("n1", 4000, 14_384), ("n2", 2000, 14_384), *others])
+    nodes[0] = a_node("n1", cpus=5)
+    plan = cycle(a_snapshot([spec], nodes, {name: gpus(name, 4) for name in ("n1", "n2")}))
+    assert codes(plan, "s0") == {"not_enough_cpus", "not_enough_nodes"}

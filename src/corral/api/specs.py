@@ -17,6 +17,7 @@ from corral.model.resources import (
     Resources,
     parse_cpu_milli,
     parse_duration_s,
+    parse_gpu_model,
     parse_gpus,
     parse_memory_mib,
 )
@@ -125,11 +126,12 @@ def _gpu(asked: SessionIn) -> GpuRequest | None:
         return None
     if asked.gpu_model and base.model and asked.gpu_model != base.model:
         raise Invalid("contradiction", f"--gpus asks for {base.model}, --gpu-model for {asked.gpu_model}")
+    model = _amount("gpu-model", parse_gpu_model, asked.gpu_model)
     return GpuRequest(
         count=base.count,
         share_milli=base.share_milli,
         vram_mib=vram_mib,
-        model=asked.gpu_model or base.model,
+        model=model or base.model,
         arch=asked.gpu_arch,
     )
 

@@ -24,7 +24,7 @@ _DURATION = re.compile(
 )
 _CLOCK = re.compile(r"^(?:([0-9]+)-)?([0-9]+):([0-9]{2})(?::([0-9]{2}))?$")
 _FLEET = re.compile(r"^([0-9]+)x([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9]+(?:\.[0-9]+)?[KMGT]i?B)(?::(sm_[0-9]+))?$")
-_MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*\Z")
+_MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*(?:\|[A-Za-z][A-Za-z0-9_.-]*)*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class GpuRequest:
 
     `count` whole GPUs when `share_milli` is 1000; otherwise one GPU, shared: `share_milli` of its time and
     `vram_mib` of its memory (0: the same share of the memory as of the time). For whole GPUs `vram_mib` is the least
-    total memory each must have. `model` and `arch` (`sm_86`) name what is acceptable; None accepts any.
+    total memory each must have. `model` and `arch` (`sm_86`) name what is acceptable, the model perhaps as one of
+    several (`A100|H100`); None accepts any.
     """
 
     count: int = 1
@@ -110,12 +111,12 @@ def parse_duration_s(text: str) -> int:
 
 
 def parse_gpus(text: str) -> GpuRequest | None:
-    """GPUs from `2`, `A100:2`, `A100`, `0.5` or `A100:0.5`; None for 0."""
+    """GPUs from `2`, `A100:2`, `A100`, `A100|H100:2`, `0.5` or `A100:0.5`; None for 0."""
     model, _, amount = text.rpartition(":")
     if not model and _MODEL.match(amount):
         model, amount = amount, "1"
     if model and not _MODEL.match(model):
-        raise Invalid("bad_gpus", f"{model!r} is not the name of a GPU model")
+        raise Invalid("bad_gpus", f"{model[:80]!r} is not the name of a GPU model, nor several like A100|H100")
     if not _NUMBER.match(amount):
         raise Invalid("bad_gpus", f"{text!r} is not a number of GPUs; write 2, 0.5 or A100:2")
     milli = Fraction(amount) * WHOLE_GPU_MILLI
@@ -128,6 +129,13 @@ def parse_gpus(text: str) -> GpuRequest | None:
     if milli % WHOLE_GPU_MILLI:
         raise Invalid("bad_gpus", f"{text!r}: a share is of one GPU; ask for less than 1, or for whole GPUs")
     return GpuRequest(count=_bounded(int(milli) // WHOLE_GPU_MILLI, text, "number of GPUs"), model=model or None)
+
+
+def parse_gpu_model(text: str) -> str:
+    """The name of a model, or of several of which any will do: `A100|H100`."""
+    if not all(part.strip() for part in text.split("|")):
+        raise Invalid("bad_gpus", f"{text[:80]!r} is not the name of a GPU model, nor several like A100|H100")
+    return text
 
 
 def parse_fleet(text: str) -> tuple[SimulatedGpu, ...]:

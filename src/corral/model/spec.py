@@ -135,8 +135,14 @@ def _validate_command(spec: SessionSpec) -> None:
 
 def _validate_sizes(spec: SessionSpec) -> None:
     resources = spec.resources
-    _between("cpus", resources.cpu_milli, 0, MAX_AMOUNT)
-    _between("memory", resources.memory_mib, 0, MAX_AMOUNT)
+    if not resources.cpu_milli:
+        raise Invalid(
+            "out_of_range", "cpus is 0; nothing runs without: ask for a part of one, like 0.1 (1 if not said)"
+        )
+    if not resources.memory_mib:
+        raise Invalid("out_of_range", "memory is 0; nothing runs without: ask for some, like 64MiB (1GiB if not said)")
+    _between("cpus", resources.cpu_milli, 1, MAX_AMOUNT)
+    _between("memory", resources.memory_mib, 1, MAX_AMOUNT)
     _between("nodes", spec.nodes, 1, MAX_RANKS)
     _between("ranks-per-node", spec.ranks_per_node, 1, MAX_RANKS)
     _between("nodes x ranks-per-node", spec.ranks, 1, MAX_RANKS)

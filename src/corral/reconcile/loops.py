@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Store, Tx
 from corral.reconcile.loop import Loop
 from corral.reconcile.nodes import nodes_pass
-from corral.reconcile.placement import claim_pass, place_pass
+from corral.reconcile.placement import Look, claim_pass, no_look, place_pass
 from corral.reconcile.sessions import sweep_due
 from corral.reconcile.spread import BEAT_ALONE_S, INTERVAL_S, Spread
 
@@ -16,16 +16,23 @@ COUNT_LIMIT = 2000  # ended holdings counted in one transaction, while others wa
 
 
 def manager_loops(
-    store: Store, member: str, url: str, clock: Clock, *, claiming: bool = True, interval_s: float = INTERVAL_S
+    store: Store,
+    member: str,
+    url: str,
+    clock: Clock,
+    *,
+    claiming: bool = True,
+    interval_s: float = INTERVAL_S,
+    look_at: Look = no_look,
 ) -> Sequence[Loop]:
     """placement, claims, sessions, nodes, members: each wakes by hint and by sweep, and placement takes turns with
     other managers. `claiming`: placing claims at once, and the claims loop is left with what another manager only
-    placed."""
+    placed. `look_at` is shown each plan."""
     by = f"manager:{member}"
     spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
-        await place_pass(store, by, claiming=claiming)
+        await place_pass(store, by, claiming=claiming, look_at=look_at)
 
     async def claim() -> None:
         await claim_pass(store, by)

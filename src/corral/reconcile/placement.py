@@ -8,7 +8,7 @@ the placing where it may, or one of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
@@ -26,17 +26,23 @@ from corral.scheduling.snapshot import Snapshot
 
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones
 CLAIM_LIMIT = 500
+Look = Callable[[Snapshot, Plan], object]
 
 
-async def place_pass(store: Store, by: str, *, claiming: bool = False) -> int:
+def no_look(_snapshot: Snapshot, _plan: Plan) -> None:
+    """Of a manager whose plans nobody looks at."""
+
+
+async def place_pass(store: Store, by: str, *, claiming: bool = False, look_at: Look = no_look) -> int:
     """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
-    claimed in the same transaction, which spares a second one."""
+    claimed in the same transaction, which spares a second one. `look_at` is shown each plan and what it was made of."""
     snapshot, decided = await store.read("scheduling snapshot", _look)
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     if not snapshot.waiting:
         return 0
     plan = cycle(snapshot)
+    look_at(snapshot, plan)
     told = new_refusals(snapshot, plan)
     if not plan.placements and not told:
         return 0

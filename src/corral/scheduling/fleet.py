@@ -25,6 +25,7 @@ from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool, Rows
+from corral.scheduling.room import amounts_of
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import FITS, Standing
 
@@ -181,13 +182,10 @@ class _Group:
     def _ranks(self, row: int, standing: Standing, scorer: Scorer) -> list[RankPlace]:
         """The shape's ranks for a node that fits, each taken before the next is looked for."""
         node, shape = self.pool.nodes[row], standing.shape
-        cpu, memory = shape.resources.cpu_milli, shape.resources.memory_mib
-        if shape.exclusive:
-            cpu, memory = max(cpu, node.cpu_milli), max(memory, node.memory_mib)
         ranks: list[RankPlace] = []
-        for _ in range(shape.ranks_per_node):
+        for number in range(shape.ranks_per_node):
             grants = self._grants(row, standing, scorer)
-            ranks.append(RankPlace(node.name, node.epoch, node.run_id, cpu, memory, grants))
+            ranks.append(RankPlace(node.name, node.epoch, node.run_id, *amounts_of(shape, node, number), grants))
             self.pool.move(ranks[-1:], 1)
         return ranks
 

@@ -4,12 +4,13 @@ of how it was made."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from corral.model.resources import GpuRequest
 from corral.scheduling.places import RankPlace
-from corral.scheduling.room import MESSAGES
+from corral.scheduling.room import MESSAGES, NodeRoom, amounts_of, excluded, share_of, suits
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
 
 
@@ -66,47 +67,87 @@ class Plan:
 
 
 def check(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """What is wrong with a plan: over-committed nodes or devices, a session placed twice, a gang short of ranks."""
-    wrong: list[str] = []
-    waiting = {one.id: one for one in snapshot.waiting}
-    cpu: Counter[str] = Counter()
-    memory: Counter[str] = Counter()
-    share: Counter[tuple[str, str]] = Counter()
-    vram: Counter[tuple[str, str]] = Counter()
+    """What is wrong with a plan: each placement is judged anew, in the plan's order, by the rules of `room` and by what
+    its session asked for, whatever made the plan."""
     times = Counter(placed.session.id for placed in plan.placements)
-    wrong += [f"{id_} placed {count} times" for id_, count in times.items() if count > 1]
+    wrong = [f"{id_} placed {count} times" for id_, count in times.items() if count > 1]
+    rooms = _Rooms(snapshot)
+    waiting = {one.id: one for one in snapshot.waiting}
     for placed in plan.placements:
-        shape = placed.session.shape
-        if placed.session.id not in waiting:
+        if waiting.get(placed.session.id) != placed.session:
             wrong.append(f"{placed.session.id} was not waiting")
-        if len(placed.ranks) != shape.nodes * shape.ranks_per_node:
-            wrong.append(f"{placed.session.id} has {len(placed.ranks)} ranks")
-        if len({rank.node for rank in placed.ranks}) != shape.nodes:
-            wrong.append(f"{placed.session.id} is not on {shape.nodes} nodes")
-        for rank in placed.ranks:
-            cpu[rank.node] += rank.cpu_milli
-            memory[rank.node] += rank.memory_mib
-            for grant in rank.grants:
-                share[rank.node, grant.uuid] += grant.share_milli
-                vram[rank.node, grant.uuid] += grant.vram_mib
-    return wrong + _over_committed(snapshot, cpu, memory, share, vram)
-
-
-def _over_committed(
-    snapshot: Snapshot,
-    cpu: Mapping[str, int],
-    memory: Mapping[str, int],
-    share: Mapping[tuple[str, str], int],
-    vram: Mapping[tuple[str, str], int],
-) -> list[str]:
-    wrong: list[str] = []
-    for node in snapshot.nodes:
-        if cpu.get(node.name, 0) > node.cpu_milli - node.cpu_used_milli:
-            wrong.append(f"{node.name}: CPUs over-committed")
-        if memory.get(node.name, 0) > node.memory_mib - node.memory_used_mib:
-            wrong.append(f"{node.name}: memory over-committed")
-        for device in snapshot.devices.get(node.name, ()):
-            key = (node.name, device.uuid)
-            if share.get(key, 0) > device.free_milli or vram.get(key, 0) > device.free_mib:
-                wrong.append(f"{node.name}/{device.uuid}: over-committed")
+        if placed.session.id in plan.refusals:
+            wrong.append(f"{placed.session.id} is placed and refused")
+        wrong += [f"{placed.session.id}: {why}" for why in (*_wrong_ranks(placed), *rooms.take(placed))]
     return wrong
+
+
+def _wrong_ranks(placed: Placed) -> Iterator[str]:
+    """Whether a gang is whole, and each rank gets what it asked for."""
+    shape, on_node = placed.session.shape, Counter(rank.node for rank in placed.ranks)
+    if len(placed.ranks) != shape.nodes * shape.ranks_per_node:
+        yield f"it has {len(placed.ranks)} ranks"
+    if len(on_node) != shape.nodes or any(count != shape.ranks_per_node for count in on_node.values()):
+        yield f"it is not on {shape.nodes} nodes with {shape.ranks_per_node} ranks each"
+    if shape.group is not None and placed.group != shape.group:
+        yield f"it is in group {placed.group}"
+
+
+class _Rooms:
+    """Each node as it is after the placements so far."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._nodes = {node.name: node for node in snapshot.nodes}
+        self._rooms: dict[str, NodeRoom] = {}
+        self._taken_alone: dict[str, str] = {}
+
+    def take(self, placed: Placed) -> Iterator[str]:
+        group = self._snapshot.groups.get(placed.group)
+        if group is None or group.paused:
+            yield f"group {placed.group} takes no sessions"
+        by_node: dict[str, list[RankPlace]] = {}
+        for rank in placed.ranks:
+            by_node.setdefault(rank.node, []).append(rank)
+        for name, ranks in by_node.items():
+            yield from self._take_on(name, ranks, placed)
+
+    def _take_on(self, name: str, ranks: Sequence[RankPlace], placed: Placed) -> Iterator[str]:
+        node, shape = self._nodes.get(name), placed.session.shape
+        if node is None:
+            yield f"there is no node {name}"
+            return
+        room = self._rooms.get(name) or NodeRoom(node, self._snapshot.devices.get(name, ()))
+        self._rooms[name] = room
+        if (why := excluded(node, shape, self._snapshot.now)) is not None:
+            yield f"node {name}: {why}"
+        if node.group != placed.group:
+            yield f"node {name} is in group {node.group}, not {placed.group}"
+        if name in self._taken_alone:
+            yield f"node {name} is {self._taken_alone[name]}'s alone"
+        if shape.exclusive:
+            self._taken_alone[name] = placed.session.id
+            if not room.idle:
+                yield f"node {name} is not idle"
+        for number, rank in enumerate(ranks):
+            if (rank.cpu_milli, rank.memory_mib) != amounts_of(shape, node, number):
+                yield f"node {name}: a rank gets {rank.cpu_milli} milli-CPUs and {rank.memory_mib} MiB"
+            yield from (f"node {name}: {why}" for why in _wrong_grants(rank, shape.resources.gpu, room))
+        if not room.fits(ranks):
+            yield f"node {name} is over-committed, or was another when this was planned"
+            return
+        for rank in ranks:
+            room.take(rank)
+
+
+def _wrong_grants(rank: RankPlace, asked: GpuRequest | None, room: NodeRoom) -> Iterator[str]:
+    devices = {one.device.uuid: one.device for one in room.devices}
+    wanted = 0 if asked is None else asked.count
+    if len({grant.uuid for grant in rank.grants}) != wanted or len(rank.grants) != wanted:
+        yield f"a rank gets {len(rank.grants)} GPUs"
+    for grant in rank.grants:
+        device = devices.get(grant.uuid)
+        if device is None or asked is None or not suits(device, asked):
+            yield f"GPU {grant.uuid} is not there, or not of the kind asked for"
+        elif (grant.share_milli, grant.vram_mib) != share_of(device, asked):
+            yield f"of GPU {grant.uuid} a rank gets {grant.share_milli} thousandths and {grant.vram_mib} MiB"

@@ -39,23 +39,26 @@ class NodeRoom:
             if device.present
         ]
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody holds anything of it."""
+        whole = self.cpu_free_milli >= self.node.cpu_milli and self.memory_free_mib >= self.node.memory_mib
+        return whole and all(one.free_milli == WHOLE_GPU_MILLI for one in self.devices)
+
     def place(self, shape: Shape) -> list[RankPlace] | str:
         """The shape's ranks for one node, taken from the room; or the code of what is missing, with nothing taken."""
         places: list[RankPlace] = []
-        for _ in range(shape.ranks_per_node):
-            place = self._place_rank(shape)
+        if shape.exclusive and not self.idle:
+            return "node_in_use"
+        for number in range(shape.ranks_per_node):
+            place = self._place_rank(shape, *amounts_of(shape, self.node, number))
             if isinstance(place, str):
                 self.give_back(places)
                 return place
             places.append(place)
         return places
 
-    def _place_rank(self, shape: Shape) -> RankPlace | str:
-        cpu, memory = shape.resources.cpu_milli, shape.resources.memory_mib
-        if shape.exclusive:
-            if self.cpu_free_milli < self.node.cpu_milli or any(d.free_milli < WHOLE_GPU_MILLI for d in self.devices):
-                return "node_in_use"
-            cpu, memory = max(cpu, self.node.cpu_milli), max(memory, self.node.memory_mib)
+    def _place_rank(self, shape: Shape, cpu: int, memory: int) -> RankPlace | str:
         if cpu > self.cpu_free_milli:
             return "not_enough_cpus"
         if memory > self.memory_free_mib:
@@ -81,13 +84,13 @@ class NodeRoom:
             ]
             if len(idle) < request.count:
                 return "not_enough_gpus"
-            return [Grant(room.device.uuid, WHOLE_GPU_MILLI, room.free_mib) for room in idle[: request.count]]
+            return [Grant(room.device.uuid, *share_of(room.device, request)) for room in idle[: request.count]]
         return self._share(suitable, request)
 
     def _share(self, suitable: Sequence[DeviceRoom], request: GpuRequest) -> list[Grant] | str:
         fitting: list[tuple[int, int, DeviceRoom, int]] = []
         for room in suitable:
-            vram = request.vram_mib or room.device.capacity_mib * request.share_milli // WHOLE_GPU_MILLI
+            _, vram = share_of(room.device, request)
             if room.free_milli >= request.share_milli and room.free_mib >= vram:
                 fitting.append((room.free_milli, room.device.index, room, vram))
         if not fitting:
@@ -139,6 +142,24 @@ def suits(device: Device, request: GpuRequest) -> bool:
     if request.arch is not None and request.arch != device.arch:
         return False
     return request.vram_mib <= device.capacity_mib
+
+
+def amounts_of(shape: Shape, node: Node, number: int) -> tuple[int, int]:
+    """Milli-CPUs and MiB that a rank holds, the `number`th of its session's on the node. Nobody goes without any CPU,
+    or it could join one who has all of them; who wants the node alone has, with the first rank, what the others leave.
+    """
+    cpu, memory = max(1, shape.resources.cpu_milli), shape.resources.memory_mib
+    if not shape.exclusive or number > 0:
+        return cpu, memory
+    others = shape.ranks_per_node - 1
+    return max(cpu, node.cpu_milli - others * cpu), max(memory, node.memory_mib - others * memory)
+
+
+def share_of(device: Device, request: GpuRequest) -> tuple[int, int]:
+    """What a rank holds of a device that it gets: thousandths of its time, MiB of its memory."""
+    if request.whole:
+        return WHOLE_GPU_MILLI, device.capacity_mib
+    return request.share_milli, request.vram_mib or device.capacity_mib * request.share_milli // WHOLE_GPU_MILLI
 
 
 def excluded(node: Node, shape: Shape, now: float | None) -> str | None:

@@ -39,14 +39,13 @@ class Need(NamedTuple):
 
 
 def need_of(shape: Shape, pool: Pool) -> Need:
-    asked = shape.resources
-    gpu = asked.gpu
+    gpu, cpu_milli, memory_mib = shape.resources.gpu, max(1, shape.resources.cpu_milli), shape.resources.memory_mib
     if gpu is None:
-        return Need(asked.cpu_milli, asked.memory_mib, 0, np.zeros(0, np.int64), -1)
+        return Need(cpu_milli, memory_mib, 0, np.zeros(0, np.int64), -1)
     vram = [vram_needed(gpu, model, arch, capacity) for model, arch, capacity in pool.kinds]
     vram[NO_DEVICE] = UNBOUNDED
     count = gpu.count if gpu.whole else 0
-    return Need(asked.cpu_milli, asked.memory_mib, gpu.share_milli, np.array(vram, np.int64), count)
+    return Need(cpu_milli, memory_mib, gpu.share_milli, np.array(vram, np.int64), count)
 
 
 def vram_needed(gpu: GpuRequest, model: str, arch: str | None, capacity_mib: int) -> int:
@@ -127,14 +126,10 @@ class Standing:
     def _judge(self, rows: Rows | slice) -> Codes:
         """The first thing missing for the first rank that finds no room; 0 where all ranks do."""
         pool, shape = self.pool, self.shape
-        room, size = pool.room[rows], pool.size[rows]
-        cpu: Ints | int = self.need.cpu_milli
-        memory: Ints | int = self.need.memory_mib
-        alone = np.full(len(room), UNBOUNDED)
-        if shape.exclusive:
-            cpu, memory = np.maximum(cpu, size[:, CPU]), np.maximum(memory, size[:, MEMORY])
-            alone = self._alone(rows)
-        limits = np.stack((alone, _times(room[:, CPU], cpu), _times(room[:, MEMORY], memory), self._gpu_ranks(rows)))
+        room, need = pool.room[rows], self.need
+        alone = self._alone(rows) if shape.exclusive else np.full(len(room), UNBOUNDED)
+        cpus, memories = _times(room[:, CPU], need.cpu_milli), _times(room[:, MEMORY], need.memory_mib)
+        limits = np.stack((alone, cpus, memories, self._gpu_ranks(rows)))
         first = limits.argmin(axis=0)  # the first of equals: the order in which NodeRoom asks
         short = limits.min(axis=0) < shape.ranks_per_node
         words = np.array([CODE_OF[code] for code in ("node_in_use", "not_enough_cpus", "not_enough_memory", FITS)])
@@ -143,13 +138,11 @@ class Standing:
         return np.where(barred != 0, barred, np.where(short, codes, 0)).astype(np.int8)
 
     def _alone(self, rows: Rows | slice) -> Ints:
-        """Ranks that an exclusive session may put on each node before it is no longer idle."""
+        """Ranks that a session that wants nodes alone may put on each: none where somebody holds anything."""
         pool = self.pool
-        size = pool.size[rows][:, CPU]
         share_used = (pool.share(rows) < WHOLE_GPU_MILLI) & (pool.kind[rows] != NO_DEVICE)
-        idle = (pool.room[rows][:, CPU] >= size) & ~share_used.any(axis=1)
-        uses = (size > 0) | (self.need.gpus >= 0 and self.need.share_milli > 0)
-        return np.where(idle, np.where(uses, 1, UNBOUNDED), 0)
+        idle = (pool.room[rows][:, :DEVICES] >= pool.size[rows]).all(axis=1) & ~share_used.any(axis=1)
+        return np.where(idle, UNBOUNDED, 0)
 
     def _gpu_ranks(self, rows: Rows | slice) -> Ints:
         need, pool = self.need, self.pool

@@ -19,6 +19,8 @@ from corral.ports import NewSession, Tx, node_channel
 from corral.reconcile import exchange, intents
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
+from corral.scheduling.plan import Plan, check
+from corral.scheduling.snapshot import Snapshot
 from corral.testing.network import SimNetwork
 from corral.testing.process import SimProcess
 from corral.testing.sim_store import SimDatabase, SimStore
@@ -83,9 +85,14 @@ class SimManager:
         self.by = f"manager:{process.title}"
         self.store = SimStore(database, process)
         claiming = process.incarnation % 2 == 1  # half of the managers claim in a second transaction: both are right
-        loops = manager_loops(self.store, process.title, self.url, process, claiming=claiming)
+        loops = manager_loops(self.store, process.title, self.url, process, claiming=claiming, look_at=self._judge)
         process.spawn(Loops(loops, self.store.wakeups, process, self._report).run(), name="loops")
         network.listen(process, process.name, self.serve)
+
+    def _judge(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Every plan is sound before anything of it is committed."""
+        for wrong in check(snapshot, plan):
+            self.process.loop.violate(f"PLAN: {wrong}")
 
     def _report(self, loop: str, error: BaseException) -> None:
         """A pass may fail for what the database does, and for nothing else."""
