@@ -1,6 +1,6 @@
 """One database connection as the statements want it: the same calls whichever driver is beneath.
 
-Knows how the two drivers spell parameters, lists, locks and event ids. Never decides anything.
+Knows how the two drivers spell parameters, lists, locks, event ids and what changed since. Never decides anything.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Parameters = Mapping[str, Any]
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 _IN = re.compile(r"@in\((\w+)\)")
+_CHANGE = re.compile(r"@change\((\w+)\)")
+_MARK = re.compile(r"@mark\((\w+)\)")
 _EACH = re.compile(r"@each\((\w+) (FROM [^()]*)\)")
 EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, shifted, plus its place in it
 
@@ -124,6 +126,9 @@ def _sqlite_text(statement: str) -> str:
     text = _IN.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
     text = _EACH.sub(r"json_each((SELECT json_group_array(\1) FROM (SELECT \1 \2)))", text)
     text = text.replace("@event_id", "NULL").replace("@safe_event_id", str(2**63 - 1))
+    # One writer: what it changed last has the highest number, and no row of these tables is ever deleted.
+    text = _CHANGE.sub(r"(SELECT COALESCE(MAX(changed), 0) + 1 FROM \1)", text)
+    text = _MARK.sub(r"(SELECT COALESCE(MAX(changed), 0) + 1 FROM \1)", text).replace("@database", "''")
     return text.replace("@for_update", "")
 
 
@@ -134,6 +139,10 @@ def _postgres_text(statement: str) -> str:
     shifted = f"(pg_current_xact_id()::text::bigint << {EVENTS_PER_TX_BITS})"
     oldest = f"(pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {EVENTS_PER_TX_BITS})"
     text = text.replace("@event_id", f"{shifted} + :n").replace("@safe_event_id", oldest)
+    # By transaction; whoever has read all there is reads on from the oldest that was still open, and some of it twice.
+    text = _CHANGE.sub("pg_current_xact_id()::text::bigint", text)
+    text = _MARK.sub("pg_snapshot_xmin(pg_current_snapshot())::text::bigint", text)
+    text = text.replace("@database", "concat(pg_postmaster_start_time(), ' ', 'session'::regclass::oid)")
     return _NAME.sub(r"%(\1)s", text.replace("@for_update", "FOR UPDATE"))
 
 

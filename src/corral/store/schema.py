@@ -105,6 +105,7 @@ session = Table(
     _text("digest"),
     _text("refused", nullable=True),
     _flag("after_open"),  # 1 while it waits for another session's end; see `dependency`
+    _big("changed"),  # raised with whatever a scheduling pass sees of it; see store.changes
     _one_of("phase", Phase),
     _one_of("wanted", Wanted),
     _one_of("outcome", Outcome),
@@ -121,6 +122,7 @@ session = Table(
 Index("session_of_owner", session.c.owner, session.c.ordinal)
 Index("session_waiting", session.c.shape, session.c.ordinal, sqlite_where=text("phase = 'pending'"),
       postgresql_where=text("phase = 'pending'"))  # fmt: skip
+Index("session_changed", session.c.changed)
 Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("phase <> 'ended'"),
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
 Index("session_due", session.c.next_check_at, sqlite_where=text("phase <> 'ended'"),
@@ -260,11 +262,13 @@ node = Table(
     _text("runtimes"),
     _text("containment"),
     _text("agent_version"),
+    _big("changed"),  # raised with whatever a scheduling pass sees of it or its devices
     _one_of("state", NodeState),
     CheckConstraint("cpu_used_milli BETWEEN 0 AND cpu_milli", name="cpu_not_over_committed"),
     CheckConstraint("memory_used_mib BETWEEN 0 AND memory_mib", name="memory_not_over_committed"),
     CheckConstraint("served_version <= desired_version", name="served_what_was_desired"),
 )
+Index("node_changed", node.c.changed)
 
 device = Table(
     "device",

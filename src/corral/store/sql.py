@@ -1,7 +1,9 @@
 """Every statement, once, for both dialects.
 
 `:name` is a parameter; `@in(name)` is membership in a list parameter; `@event_id` is the next id in commit order;
-`@each(column FROM …)` is a table of `value` made anew for each row of the tables before it.
+`@each(column FROM …)` is a table of `value` made anew for each row of the tables before it. `@change(table)` is what a
+write puts into `changed` of a row of which a scheduling pass sees something else from then on, `@mark(table)` where
+whoever has read all there is reads on (store.changes).
 `store.connection` turns them into what each driver wants. A write names the state it expects, and its row count is
 checked by the caller.
 """
@@ -26,6 +28,8 @@ DEVICE_COLUMNS = "node, uuid, idx, model, arch, capacity_mib, used_mib, used_mil
 HOLDING_COLUMNS = (
     "h.token, h.session, h.attempt, h.node, h.device, h.cpu_milli, h.memory_mib, h.share_milli, h.vram_mib"
 )
+WAITING_COLUMNS = """s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec,
+    s.refused, s.shape, s.time_limit_s"""
 EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp"
 GROUP_COLUMNS = (
     "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version, options"
@@ -76,23 +80,21 @@ SESSIONS_DUE = """
 SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
 SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'ended' ORDER BY ordinal LIMIT :limit"
 # The index leads from shape to shape, so that a pass costs what it reads, not what waits behind it.
-SESSIONS_WAITING = """
+SESSIONS_WAITING = f"""
 WITH RECURSIVE shapes (shape) AS (
     SELECT MIN(shape) FROM session WHERE phase = 'pending'
     UNION ALL
     SELECT (SELECT MIN(w.shape) FROM session w WHERE w.phase = 'pending' AND w.shape > shapes.shape)
     FROM shapes WHERE shapes.shape IS NOT NULL)
-SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
-    s.time_limit_s
+SELECT {WAITING_COLUMNS}
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND after_open = 0 AND not_before <= :now AND error IS NULL
     ORDER BY ordinal LIMIT :per_shape) AS early
 JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
 # For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and
 # so on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
-SESSIONS_WAITING_BY = """
-SELECT s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec, s.refused, s.shape,
-    s.time_limit_s, early.place, early.turn
+SESSIONS_WAITING_BY = f"""
+SELECT {WAITING_COLUMNS}, early.place, early.turn
 FROM (
     SELECT ordinal, ROW_NUMBER() OVER (PARTITION BY shape, CASE WHEN :by_owner = 1 THEN owner END,
             CASE WHEN :by_project = 1 THEN project END, CASE WHEN :by_priority = 1 THEN priority END,
@@ -110,6 +112,17 @@ WHERE early.age > :per_shape AND (early.place <= :per_shape OR early.turn <= :pe
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
+# What a pass that kept what it read reads next; whatever else became of a session, it stands in line no more.
+MARKS = "SELECT @mark(node), @mark(session), @database, (SELECT value FROM meta WHERE name = 'generation')"
+NODES_CHANGED = "SELECT name FROM node WHERE changed >= :since"
+SESSIONS_PENDING = f"""
+SELECT {WAITING_COLUMNS}, s.not_before, 1 FROM session s
+WHERE s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL AND s.ordinal > :after
+ORDER BY s.ordinal LIMIT :limit"""
+SESSIONS_CHANGED = f"""
+SELECT {WAITING_COLUMNS}, s.not_before,
+    CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1 ELSE 0 END
+FROM session s WHERE s.changed >= :since"""
 LIST_SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM session
 WHERE (CAST(:after AS bigint) IS NULL OR ordinal < :after)
@@ -138,15 +151,17 @@ ORDER BY d.session LIMIT :limit"""
 ADD_DEPENDENCY = """
 INSERT INTO dependency (session, needs, kind) VALUES (:session, :needs, :kind) ON CONFLICT DO NOTHING"""
 STILL_DEPENDENT = "SELECT id FROM session WHERE id @in(ids) AND after_open = 1"
-OPEN_AFTER = "UPDATE session SET after_open = 1 WHERE id = :id AND phase = 'pending'"
-CLOSE_AFTER = "UPDATE session SET after_open = 0 WHERE id @in(ids) AND after_open = 1"
+OPEN_AFTER = """
+UPDATE session SET after_open = 1, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
+CLOSE_AFTER = """
+UPDATE session SET after_open = 0, changed = @change(session) WHERE id @in(ids) AND after_open = 1"""
 
 LOCK_SESSIONS = "SELECT id FROM session WHERE id @in(ids) ORDER BY id @for_update"
 SUBMIT = """
 INSERT INTO session (id, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s, phase_at,
-    not_before, next_check_at, requeue_of, project, name, labels, shape, idempotency_key, digest)
+    not_before, next_check_at, requeue_of, project, name, labels, shape, idempotency_key, digest, changed)
 VALUES (:id, :spec, :owner, :now, 'pending', 1, 1, :wanted, :grp, :priority, :time_limit_s, :now,
-    :not_before, :next_check_at, :requeue_of, :project, :name, :labels, :shape, :key, :digest)
+    :not_before, :next_check_at, :requeue_of, :project, :name, :labels, :shape, :key, :digest, @change(session))
 ON CONFLICT DO NOTHING"""
 WRITE_SESSION = """
 UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wanted, grp = :grp, priority = :priority,
@@ -155,15 +170,21 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     cause_message = :cause_message, stop_for = :stop_for, phase_at = :phase_at, started_at = :started_at,
     ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
     infra_failures = :infra_failures, refusals = :refusals, error = NULL,
-    refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END
+    refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END,
+    changed = CASE WHEN phase = 'pending' OR CAST(:phase AS text) = 'pending' THEN @change(session) ELSE changed END
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
-SET_SPEC = "UPDATE session SET spec = :spec, shape = :shape WHERE id = :id AND phase = 'pending'"
+SET_SPEC = """
+UPDATE session SET spec = :spec, shape = :shape, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
 RAW_SESSION = "SELECT spec, project, name, phase, wanted, stop_for FROM session WHERE id = :id"
 LAST_TARGET = "SELECT target FROM event WHERE session = :id ORDER BY seq DESC LIMIT 1"
 SET_ASIDE = """
-UPDATE session SET spec = :spec, phase = :phase, wanted = :wanted, stop_for = :stop_for WHERE id = :id"""
-NOTE_REFUSALS = "UPDATE session SET refused = :refused WHERE id = :id AND phase = 'pending'"
-MARK_BROKEN = "UPDATE session SET error = :error, next_check_at = :check_at WHERE id = :id AND phase <> 'ended'"
+UPDATE session SET spec = :spec, phase = :phase, wanted = :wanted, stop_for = :stop_for, changed = @change(session)
+WHERE id = :id"""
+NOTE_REFUSALS = """
+UPDATE session SET refused = :refused, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
+MARK_BROKEN = """
+UPDATE session SET error = :error, next_check_at = :check_at, changed = @change(session)
+WHERE id = :id AND phase <> 'ended'"""
 POSTPONE = "UPDATE session SET next_check_at = :check_at WHERE phase <> 'ended' AND id @in(ids)"
 ADD_EVENT = """
 INSERT INTO event (id, at, session, seq, fact, source, target, attempt, by_whom, detail)
@@ -207,7 +228,8 @@ INSERT INTO holding (token, device, session, attempt, node, cpu_milli, memory_mi
 VALUES (:token, :device, :session, :attempt, :node, :cpu_milli, :memory_mib, :share_milli, :vram_mib, :exclusive,
     :now)"""
 USE_NODE = """
-UPDATE node SET cpu_used_milli = cpu_used_milli + :cpu_milli, memory_used_mib = memory_used_mib + :memory_mib
+UPDATE node SET cpu_used_milli = cpu_used_milli + :cpu_milli, memory_used_mib = memory_used_mib + :memory_mib,
+    changed = @change(node)
 WHERE name = :node AND epoch = :epoch AND schedulable = 1"""
 USE_DEVICE = """
 UPDATE device SET used_mib = used_mib + :vram_mib, used_milli = used_milli + :share_milli
@@ -241,28 +263,6 @@ COUNT_HOLDINGS = """
 UPDATE holding SET counted = 1
 WHERE counted = 0 AND released_at IS NOT NULL AND token @in(tokens)
 RETURNING session, attempt, node, device, cpu_milli, share_milli, vram_mib, held_at, released_at"""
-UNCOUNTED = "SELECT token FROM holding WHERE counted = 0 AND released_at IS NOT NULL LIMIT :limit"
-CLAIMANTS = """
-SELECT a.session, a.attempt, a.grp, s.owner, s.project FROM attempt a JOIN session s ON s.id = a.session
-WHERE a.session @in(ids)"""
-ADD_USAGE = f"""
-INSERT INTO usage (grp, owner, project, cpu_s, gpu_s, at) VALUES (:grp, :owner, :project, :cpu_s, :gpu_s, :now)
-ON CONFLICT (grp, owner, project) DO UPDATE SET
-    cpu_s = usage.cpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.cpu_s,
-    gpu_s = usage.gpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.gpu_s,
-    at = excluded.at"""
-FREE_NODE = """
-UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib
-WHERE name = :node"""
-FREE_DEVICE = """
-UPDATE device SET used_mib = used_mib - :vram_mib, used_milli = used_milli - :share_milli
-WHERE node = :node AND uuid = :device"""
-
-CLAIM_KERNELS = """
-UPDATE kernel SET claimed_version = :version, changed_version = :version, claimed_at = :now, claimed_by = :by
-WHERE token @in(tokens) AND claimed_version IS NULL AND certificate IS NULL"""
-CERTIFY = """
-UPDATE kernel SET certificate = :certificate, certified_at = :now, certified_by = :by
 # Who holds room in these groups; a session that has ended, or waits again, holds none.
 RUNNING = """
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.grp, s.owner, s.project, s.priority, s.shape, s.spec, a.placed_at,
@@ -277,6 +277,29 @@ SELECT h.session, h.token, h.node, k.node_epoch, k.run_id, h.device, h.cpu_milli
 FROM holding h JOIN kernel k ON k.token = h.token JOIN session s ON s.id = h.session
 WHERE h.released_at IS NULL AND s.grp @in(groups)
 ORDER BY h.session, k.rank, h.device"""
+UNCOUNTED = "SELECT token FROM holding WHERE counted = 0 AND released_at IS NOT NULL LIMIT :limit"
+CLAIMANTS = """
+SELECT a.session, a.attempt, a.grp, s.owner, s.project FROM attempt a JOIN session s ON s.id = a.session
+WHERE a.session @in(ids)"""
+ADD_USAGE = f"""
+INSERT INTO usage (grp, owner, project, cpu_s, gpu_s, at) VALUES (:grp, :owner, :project, :cpu_s, :gpu_s, :now)
+ON CONFLICT (grp, owner, project) DO UPDATE SET
+    cpu_s = usage.cpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.cpu_s,
+    gpu_s = usage.gpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.gpu_s,
+    at = excluded.at"""
+FREE_NODE = """
+UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib,
+    changed = @change(node)
+WHERE name = :node"""
+FREE_DEVICE = """
+UPDATE device SET used_mib = used_mib - :vram_mib, used_milli = used_milli - :share_milli
+WHERE node = :node AND uuid = :device"""
+
+CLAIM_KERNELS = """
+UPDATE kernel SET claimed_version = :version, changed_version = :version, claimed_at = :now, claimed_by = :by
+WHERE token @in(tokens) AND claimed_version IS NULL AND certificate IS NULL"""
+CERTIFY = """
+UPDATE kernel SET certificate = :certificate, certified_at = :now, certified_by = :by
 WHERE token @in(tokens) AND certificate IS NULL"""
 ASK_STOP = """
 UPDATE kernel SET stop_asked = 1, changed_version = :version WHERE token @in(tokens) AND certificate IS NULL"""
@@ -354,9 +377,9 @@ INSERT INTO event (id, at, seq, fact, target, by_whom, detail, grp)
 VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""
 ADD_NODE = """
 INSERT INTO node (name, grp, state, schedulable, epoch, boot_id, run_id, incarnation, hardware_id, nonce, address,
-    cpu_milli, memory_mib, seen_at, registered_at, labels, runtimes, containment, agent_version)
+    cpu_milli, memory_mib, seen_at, registered_at, labels, runtimes, containment, agent_version, changed)
 VALUES (:name, :grp, 'up', 1, :epoch, :boot_id, :run_id, :incarnation, :hardware_id, :nonce, :address,
-    :cpu_milli, :memory_mib, :now, :now, :labels, :runtimes, :containment, :agent_version)
+    :cpu_milli, :memory_mib, :now, :now, :labels, :runtimes, :containment, :agent_version, @change(node))
 ON CONFLICT DO NOTHING"""
 RENEW_NODE = """
 UPDATE node SET grp = :grp, state = 'up', epoch = :epoch, boot_id = :boot_id, run_id = :run_id,
@@ -365,7 +388,7 @@ UPDATE node SET grp = :grp, state = 'up', epoch = :epoch, boot_id = :boot_id, ru
     memory_mib = CASE WHEN memory_used_mib > :memory_mib THEN memory_used_mib ELSE :memory_mib END,
     desired_version = CASE WHEN desired_version < :held THEN :held ELSE desired_version END,
     seen_at = :now, registered_at = :now, labels = :labels, runtimes = :runtimes, containment = :containment,
-    agent_version = :agent_version
+    agent_version = :agent_version, changed = @change(node)
 WHERE name = :name AND epoch = :old_epoch AND boot_id = :old_boot_id AND incarnation = :old_incarnation
   AND hardware_id = :hardware_id"""
 ADD_DEVICE = """
@@ -376,7 +399,8 @@ ON CONFLICT (node, uuid) DO UPDATE SET present = 1, idx = excluded.idx, model = 
                         ELSE excluded.capacity_mib END"""
 DEVICES_ABSENT = "UPDATE device SET present = 0 WHERE node = :node"
 TOUCH_NODE = """
-UPDATE node SET nonce = :next, seen_at = :now, state = 'up'
+UPDATE node SET nonce = :next, seen_at = :now, state = 'up',
+    changed = CASE WHEN state = 'up' THEN changed ELSE @change(node) END
 WHERE name = :name AND incarnation = :incarnation AND (nonce = :last OR nonce = :next)"""
 SERVED = """
 UPDATE node SET served_version = :version
@@ -384,8 +408,10 @@ WHERE name = :name AND served_version < :version AND desired_version >= :version
 RAISE_DESIRED = """
 UPDATE node SET desired_version = desired_version + 1 WHERE name @in(names) RETURNING name, desired_version"""
 SET_NODE_STATE = """
-UPDATE node SET state = :state WHERE name = :name AND state <> :state AND seen_at < :before"""
-BACK_OFF = "UPDATE node SET backoff_until = :until WHERE name = :node AND backoff_until < :until"
+UPDATE node SET state = :state, changed = @change(node)
+WHERE name = :name AND state <> :state AND seen_at < :before"""
+BACK_OFF = """
+UPDATE node SET backoff_until = :until, changed = @change(node) WHERE name = :node AND backoff_until < :until"""
 FOREIGN = "SELECT node, token, seen_at FROM foreign_token ORDER BY node, token"
 NOTE_FOREIGN = """
 INSERT INTO foreign_token (node, token, seen_at) VALUES (:node, :token, :now)
