@@ -1,7 +1,7 @@
 """One scheduling pass: snapshot and policies in, plan out.
 
     1. order    each group's waiting sessions by its order policy
-    2. admit    leave out what a condition holds back (later: quotas, dependencies)
+    2. admit    leave out what a quota holds back (`limits`), also once its place is known
     3. fit      for each node: out of the question, or room enough?
     4. score    the group's placement policy ranks the nodes that fit
     5. gang     all ranks or none
@@ -14,12 +14,13 @@ against the nodes that changed: a pass costs distinct shapes x nodes and little 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from corral.scheduling.fleet import Fleet
+from corral.scheduling.fleet import Fleet, Placement
+from corral.scheduling.limits import CODES, Admission
 from corral.scheduling.ordering import Policies, ordered
 from corral.scheduling.plan import Placed, Plan, Refusal
-from corral.scheduling.snapshot import Shape, Snapshot
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 MAX_PLACEMENTS = 500  # per pass: what one transaction commits while others wait for its locks
 
@@ -27,24 +28,53 @@ MAX_PLACEMENTS = 500  # per pass: what one transaction commits while others wait
 def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
     """The plan for one pass. Deterministic: equal snapshots give equal plans."""
     fleet: Fleet | None = None
+    admission = Admission(snapshot)
     placements: list[Placed] = []
     refusals: dict[str, tuple[Refusal, ...]] = {}
     hopeless: dict[Shape, tuple[Refusal, ...]] = {}
     for waiting, policies in ordered(snapshot, refusals):
         if len(placements) >= max_placements:
             break
-        answer = hopeless.get(waiting.shape)
+        answer = admission.refusals(waiting) or hopeless.get(waiting.shape)
         if answer is None:
             fleet = fleet or fleet_of(snapshot, policies, waiting.ordinal)
-            found = fleet.place(waiting.shape)
-            if found is not None:
+            found = _place(fleet, admission, waiting, policies)
+            if isinstance(found, Placement):
                 placements.append(Placed(waiting, found.group, found.ranks))
                 continue
-            answer = hopeless[waiting.shape] = fleet.refusals(waiting.shape)
+            answer = found
+            if not held_by_quota(answer):
+                hopeless[waiting.shape] = answer
         refusals[waiting.id] = answer
     answered = len(placements) + len(refusals) == len(snapshot.waiting)
-    more = not answered or any(id_ not in refusals for id_ in snapshot.last_read)
-    return Plan(tuple(placements), refusals, more)
+    return Plan(
+        tuple(placements), refusals, not answered or any(_hides_more(id_, refusals) for id_ in snapshot.last_read)
+    )
+
+
+def _place(
+    fleet: Fleet, admission: Admission, waiting: Waiting, groups: Iterable[str]
+) -> Placement | tuple[Refusal, ...]:
+    """Room for it, taken and counted; or why there is none for it, which begins with the quotas that are in the way."""
+    barred = admission.barred(waiting, groups)
+    while (found := fleet.place(waiting.shape, barred)) is not None:
+        too_much = admission.take(waiting, found.group, found.ranks)
+        if not too_much:
+            return found
+        fleet.give_back(found.ranks)
+        barred[found.group] = too_much
+    quotas = dict.fromkeys(why for told in barred.values() for why in told)
+    return (*quotas, *fleet.refusals(waiting.shape)) if waiting.shape.group not in barred else (*quotas,)
+
+
+def held_by_quota(told: Sequence[Refusal]) -> bool:
+    """Whether it is not, or not only, for room: whoever asks for the same may be told something else."""
+    return bool(told) and told[0].code in CODES
+
+
+def _hides_more(id_: str, refusals: Mapping[str, tuple[Refusal, ...]]) -> bool:
+    """Whether the last one read of its shape leaves those behind it unanswered."""
+    return id_ not in refusals or held_by_quota(refusals[id_])
 
 
 def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], turn: int = 0) -> Fleet:

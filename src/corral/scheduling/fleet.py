@@ -14,7 +14,7 @@ start as not schedulable; `set_node` opens it, or takes it out. Its room stays w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,10 +64,10 @@ class Fleet:
             if name in self._placements:
                 group.score_by(self._placements[name](group.pool, demand))
 
-    def place(self, shape: Shape) -> Placement | None:
-        """All ranks of a shape, within one group, taken; or nothing."""
+    def place(self, shape: Shape, barred: Container[str] = ()) -> Placement | None:
+        """All ranks of a shape, within one group that is not barred to it, taken; or nothing."""
         for name, group in self._groups.items():
-            if shape.group is None or shape.group == name:
+            if name not in barred and (shape.group is None or shape.group == name):
                 ranks = group.place(shape)
                 if ranks is not None:
                     return Placement(name, ranks)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from corral.model.node import Device, Node, ResourceGroup
+from corral.model.quota import NO_QUOTAS, Quotas
 from corral.model.resources import Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.places import RankPlace
@@ -59,6 +60,7 @@ class Waiting(NamedTuple):
     time_limit_s: int | None = None
     cpu_s: float = 0.0
     gpu_s: float = 0.0
+    room_by: float | None = None  # until then room is being made for it: nobody else is stopped
 
 
 class Usage(NamedTuple):
@@ -77,7 +79,8 @@ class Usage(NamedTuple):
 
 class Running(NamedTuple):
     """An attempt that holds room, from its placing on until that room is proven free. `ends_at` is when it surely gives
-    it back (time limit and grace, or a reservation's end); None: nobody knows. `stopping`: it has been asked to go."""
+    it back, by its time limit and grace; None: nobody knows. `stopping`: it has been asked to go. One that outlives its
+    end has one that is past: whoever plans must not take that for now."""
 
     id: str
     ordinal: int
@@ -95,6 +98,8 @@ class Running(NamedTuple):
     stopping: bool = False
     preemptible: bool | None = None  # None: as its group has it
     preemptions: int = 0
+    preempted_for: str | None = None
+    grace_s: int = 0
 
 
 class Pin(NamedTuple):
@@ -134,4 +139,5 @@ class Snapshot:
     running: Sequence[Running] = ()
     pins: Sequence[Pin] = ()
     reservations: Sequence[Reservation] = ()
+    quotas: Quotas = NO_QUOTAS
     unread: frozenset[str] = frozenset()

@@ -1,0 +1,172 @@
+"""Quotas: how much may be held at once, how many sessions may run and wait, and how long one may take, by whom.
+
+A quota is about an owner, a project (with all below it), a domain, a resource group, or several of these together; `*`
+stands for each one by itself. What counts as used is what is held: there is no second count that could differ from it.
+Next: `scheduling.limits` looks at one that waits, `reconcile.quotas` holds placing and submitting to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from corral.model.faults import Invalid
+from corral.model.resources import MAX_AMOUNT, WHOLE_GPU_MILLI
+
+EACH = "*"
+DEFAULT_DOMAIN = "default"
+KINDS = ("owner", "project", "domain", "group")
+HELD = ("cpu_milli", "memory_mib", "gpu_milli", "vram_mib", "sessions")
+WAITING, TIME = "waiting", "time_limit_s"
+LIMITS = (*HELD, WAITING, TIME)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LONGEST_SCOPE = 256
+LONGEST_SHOWN = 80
+Bucket = tuple[str, ...]
+
+
+class Amounts(NamedTuple):
+    """What is held. A share of a GPU counts as the larger of its parts of time and of memory."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_milli: int = 0
+    vram_mib: int = 0
+    sessions: int = 0
+
+    def plus(self, other: Amounts) -> Amounts:
+        return Amounts(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+NOTHING = Amounts()
+
+
+class Claimant(NamedTuple):
+    """Whose a session is. `group` is None while it may still go to any."""
+
+    owner: str
+    project: str
+    group: str | None = None
+
+
+class Held(NamedTuple):
+    """What one claimant's sessions hold together."""
+
+    claimant: Claimant
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """`limits` by the names of `LIMITS`; what it does not name is not limited. `version` is raised by each change."""
+
+    name: str
+    owner: str | None = None
+    project: str | None = None
+    domain: str | None = None
+    group: str | None = None
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    version: int = 1
+
+    @property
+    def kind(self) -> str:
+        """What it is about first of all."""
+        return next((kind for kind in KINDS if getattr(self, kind) is not None), "group")
+
+    def bucket(self, claimant: Claimant, domains: Mapping[str, str]) -> Bucket | None:
+        """Which of its counts a session of this claimant's falls into: one for every `*`. None: into none of them."""
+        parts: list[str] = []
+        for kind in KINDS:
+            wanted: str | None = getattr(self, kind)
+            if wanted is None:
+                continue
+            found = domain_of(claimant.project, domains) if kind == "domain" else getattr(claimant, kind)
+            if found is None:
+                return None
+            if wanted == EACH:
+                parts.append(found)
+            elif wanted != found and not (kind == "project" and found.startswith(f"{wanted}/")):
+                return None
+        return tuple(parts)
+
+    def whose(self, bucket: Bucket = ()) -> str:
+        """In words: `owner ann in group gpu`."""
+        found: list[str] = []
+        rest = iter(bucket)
+        for kind in KINDS:
+            wanted: str | None = getattr(self, kind)
+            if wanted is None:
+                continue
+            named = next(rest, EACH) if wanted == EACH else wanted
+            words = f"each {kind}" if named == EACH else f"{kind} {named}"
+            found.append(f"in {words}" if kind == "group" and found else words)
+        return " ".join(found)
+
+
+class Quotas(NamedTuple):
+    """All of them, which domain each project is of (those not named, of that above them or the default), and what is
+    held of what they limit."""
+
+    listed: tuple[Quota, ...] = ()
+    domains: Mapping[str, str] = {}
+    held: tuple[Held, ...] = ()
+
+    def of(self, claimant: Claimant) -> Iterator[tuple[Quota, Bucket]]:
+        """Those that a session of this claimant's falls under."""
+        for quota in self.listed:
+            bucket = quota.bucket(claimant, self.domains)
+            if bucket is not None:
+                yield quota, bucket
+
+
+NO_QUOTAS = Quotas()
+
+
+def domain_of(project: str, domains: Mapping[str, str]) -> str:
+    while project:
+        if project in domains:
+            return domains[project]
+        project = project.rpartition("/")[0]
+    return DEFAULT_DOMAIN
+
+
+def used_by_bucket(quota: Quota, held: Iterable[Held], domains: Mapping[str, str]) -> dict[Bucket, Amounts]:
+    """What is held under a quota, by what it counts apart."""
+    found: dict[Bucket, Amounts] = {}
+    for claimant, amounts in held:
+        bucket = quota.bucket(claimant, domains)
+        if bucket is not None:
+            found[bucket] = found.get(bucket, NOTHING).plus(amounts)
+    return found
+
+
+def gpu_milli(share_milli: int, vram_mib: int, capacity_mib: int) -> int:
+    """What part of a device counts."""
+    return max(share_milli, vram_mib * WHOLE_GPU_MILLI // capacity_mib) if capacity_mib > 0 else share_milli
+
+
+def checked(quota: Quota) -> Quota:
+    """The quota, if it makes sense; else `Invalid`."""
+    shown = quota.name[:LONGEST_SHOWN]
+    if not NAME.fullmatch(quota.name):
+        raise Invalid("bad_name", f"quota {shown!r}: letters, digits, '.', '_' and '-', beginning with a letter or "
+                      "digit, at most 128 of them", subject=shown)  # fmt: skip
+    scope = {kind: getattr(quota, kind) for kind in KINDS}
+    if all(value is None for value in scope.values()):
+        raise Invalid("bad_quota", f"quota {shown} is about nobody; say whose with --owner, --project, --domain or "
+                      "--group ('*' is each one by itself)", subject=shown)  # fmt: skip
+    for kind, value in scope.items():
+        if value is not None and not (value.isprintable() and 0 < len(value) <= LONGEST_SCOPE):
+            raise Invalid("bad_quota", f"quota {shown}: {kind} {value[:LONGEST_SHOWN]!r} is no name", subject=shown)
+    if not quota.limits:
+        raise Invalid("bad_quota", f"quota {shown} limits nothing; say what, for example --gpus 8", subject=shown)
+    for name, value in quota.limits.items():
+        if name not in LIMITS:
+            raise Invalid("bad_quota", f"quota {shown}: there is no limit {name[:LONGEST_SHOWN]!r}; there are "
+                          f"{', '.join(LIMITS)}", subject=shown)  # fmt: skip
+        if not (name == TIME) <= value <= MAX_AMOUNT:
+            raise Invalid("bad_quota", f"quota {shown}: {name} is {value}; it must be between {int(name == TIME)} and "
+                          f"{MAX_AMOUNT}", subject=shown)  # fmt: skip
+    return quota

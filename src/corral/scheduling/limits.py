@@ -1,0 +1,266 @@
+"""What must hold beside room before a session is given any (A5), and why it does not.
+
+Each condition looks at one session and at what is held, with what the pass has admitted so far, and says not now, with
+its reason; all that do not hold are told. Held back is waiting: nothing is used up, and those behind go on. What could
+never hold, whatever ends, is told apart (`never`). Next: `cycle` asks before it looks for a place and once more when it
+has found one, `reconcile.quotas` once more on locked rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from corral.model.node import Device
+from corral.model.quota import HELD, KINDS, NOTHING, TIME, Amounts, Bucket, Claimant, Quota, Quotas, gpu_milli
+from corral.model.quota import used_by_bucket as used_under
+from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.places import RankPlace
+from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+
+CODES = (*(f"quota_{kind}" for kind in KINDS), "quota_sessions", "quota_time")
+Refusals = tuple[Refusal, ...]
+
+
+class Asking(NamedTuple):
+    """One session that asks for room: whose it is, and what it would hold at least."""
+
+    claimant: Claimant
+    amounts: Amounts
+    time_limit_s: int | None
+
+
+class Condition(Protocol):
+    """One thing that must hold. `now` says what keeps the session back at this moment, `never` what will always."""
+
+    def now(self, asking: Asking) -> Iterator[Refusal]: ...
+    def never(self, asking: Asking) -> Iterator[Refusal]: ...
+
+
+class Use:
+    """What is held under each quota, with what was admitted since."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.quotas = quotas
+        self._held = {quota.name: used_under(quota, quotas.held, quotas.domains) for quota in quotas.listed}
+
+    def of(self, quota: Quota, bucket: Bucket) -> Amounts:
+        return self._held[quota.name].get(bucket, NOTHING)
+
+    def take(self, claimant: Claimant, amounts: Amounts) -> None:
+        for quota, bucket in self.quotas.of(claimant):
+            self._held[quota.name][bucket] = self.of(quota, bucket).plus(amounts)
+
+
+class HeldAtOnce:
+    """Room held at once, by whom the quota is about first of all: codes `quota_owner`, `quota_project`, …"""
+
+    def __init__(self, use: Use) -> None:
+        self._use = use
+
+    def now(self, asking: Asking) -> Iterator[Refusal]:
+        for quota, bucket in self._use.quotas.of(asking.claimant):
+            used = self._use.of(quota, bucket)
+            for name in HELD[:-1]:
+                limit, more = quota.limits.get(name), getattr(asking.amounts, name)
+                if limit is not None and more and getattr(used, name) + more > limit:
+                    yield _refusal(f"quota_{quota.kind}", quota, bucket, name, getattr(used, name), more)
+
+    def never(self, asking: Asking) -> Iterator[Refusal]:
+        for quota, bucket in self._use.quotas.of(asking.claimant):
+            for name in HELD[:-1]:
+                limit, more = quota.limits.get(name), getattr(asking.amounts, name)
+                if limit is not None and more > limit:
+                    yield _refusal(f"quota_{quota.kind}", quota, bucket, name, None, more)
+
+
+class SessionsAtOnce:
+    """How many sessions hold room at once: code `quota_sessions`."""
+
+    def __init__(self, use: Use) -> None:
+        self._use = use
+
+    def now(self, asking: Asking) -> Iterator[Refusal]:
+        for quota, bucket in self._use.quotas.of(asking.claimant):
+            limit, used = quota.limits.get("sessions"), self._use.of(quota, bucket).sessions
+            if limit is not None and used + asking.amounts.sessions > limit:
+                yield _refusal("quota_sessions", quota, bucket, "sessions", used, asking.amounts.sessions)
+
+    def never(self, asking: Asking) -> Iterator[Refusal]:
+        for quota, bucket in self._use.quotas.of(asking.claimant):
+            if quota.limits.get("sessions") == 0:
+                yield _refusal("quota_sessions", quota, bucket, "sessions", None, asking.amounts.sessions)
+
+
+class TimeAsked:
+    """How long a session may take at most: code `quota_time`. It is never a matter of waiting."""
+
+    def __init__(self, use: Use) -> None:
+        self._use = use
+
+    def now(self, asking: Asking) -> Iterator[Refusal]:
+        return self.never(asking)
+
+    def never(self, asking: Asking) -> Iterator[Refusal]:
+        for quota, bucket in self._use.quotas.of(asking.claimant):
+            limit = quota.limits.get(TIME)
+            if limit is not None and (asking.time_limit_s is None or asking.time_limit_s > limit):
+                has = "has no time limit" if asking.time_limit_s is None else f"may take {asking.time_limit_s} s"
+                yield Refusal(
+                    "quota_time",
+                    f"quota {quota.name}: a session of {quota.whose(bucket)} may take {limit} s, this one {has}; "
+                    f"give --time {limit}s or less",
+                    {"limit": limit, "asked": asking.time_limit_s or 0},
+                )
+
+
+CONDITIONS: Sequence[Callable[[Use], Condition]] = (HeldAtOnce, SessionsAtOnce, TimeAsked)
+
+
+class Admission:
+    """All conditions, while one plan is made. Without quotas it holds nobody back and costs nothing."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._use = Use(snapshot.quotas)
+        self._conditions = [make(self._use) for make in CONDITIONS] if snapshot.quotas.listed else []
+        self._devices = snapshot.devices
+        self._capacity: dict[str, int] | None = None
+        self._of_groups = any(quota.group is not None for quota in snapshot.quotas.listed)
+        self._told: dict[tuple[str, str, Shape, int | None], Refusals] = {}
+
+    def refusals(self, waiting: Waiting) -> Refusals:
+        """Why it is not given room now, wherever there is some. One object for sessions that are told the same."""
+        if not self._conditions:
+            return ()
+        key = (waiting.owner, waiting.project, waiting.shape, waiting.time_limit_s)
+        told = self._told.get(key)  # what is admitted only adds reasons
+        if told is None:
+            told = self._now(asking_of(waiting))
+            if told:
+                self._told[key] = told
+        return told
+
+    def barred(self, waiting: Waiting, groups: Iterable[str]) -> dict[str, Refusals]:
+        """The groups to which a session that names none may not go now, and why."""
+        if not self._of_groups or waiting.shape.group is not None:
+            return {}
+        told = {name: self._now(asking_of(waiting, group=name)) for name in groups}
+        return {name: why for name, why in told.items() if why}
+
+    def take(self, waiting: Waiting, group: str, ranks: Sequence[RankPlace]) -> Refusals:
+        """Count what it would hold there; or why that is too much, and nothing is counted."""
+        if not self._conditions:
+            return ()
+        claimant = Claimant(waiting.owner, waiting.project, group)
+        asking = Asking(claimant, amounts_of(ranks, self._capacities()), waiting.time_limit_s)
+        told = self._now(asking)
+        if not told:
+            self._use.take(claimant, asking.amounts)
+        return told
+
+    def never(self, waiting: Waiting) -> Refusals:
+        """What will always keep it back, unless a quota changes."""
+        return tuple(why for one in self._conditions for why in one.never(asking_of(waiting)))
+
+    def _now(self, asking: Asking) -> Refusals:
+        return tuple(why for one in self._conditions for why in one.now(asking))
+
+    def _capacities(self) -> Mapping[str, int]:
+        if self._capacity is None:
+            self._capacity = {one.uuid: one.capacity_mib for listed in self._devices.values() for one in listed}
+        return self._capacity
+
+
+def asking_of(waiting: Waiting, group: str | None = None) -> Asking:
+    claimant = Claimant(waiting.owner, waiting.project, group or waiting.shape.group)
+    return Asking(claimant, asked(waiting.shape), waiting.time_limit_s)
+
+
+def asked(shape: Shape) -> Amounts:
+    """What a session will hold at least. How much memory a GPU has is known once it has one."""
+    ranks, request = shape.nodes * shape.ranks_per_node, shape.resources.gpu
+    milli = vram = 0
+    if request is not None:
+        milli = request.count * (WHOLE_GPU_MILLI if request.whole else request.share_milli)
+        vram = request.count * request.vram_mib
+    return Amounts(
+        shape.resources.cpu_milli * ranks, shape.resources.memory_mib * ranks, milli * ranks, vram * ranks, 1
+    )
+
+
+def amounts_of(ranks: Iterable[RankPlace], capacity: Mapping[str, int]) -> Amounts:
+    """What these places are, taken together by one session."""
+    cpu = memory = milli = vram = 0
+    for rank in ranks:
+        cpu, memory = cpu + rank.cpu_milli, memory + rank.memory_mib
+        for grant in rank.grants:
+            milli += gpu_milli(grant.share_milli, grant.vram_mib, capacity.get(grant.uuid, 0))
+            vram += grant.vram_mib
+    return Amounts(cpu, memory, milli, vram, 1)
+
+
+def within(
+    quotas: Quotas, placements: Iterable[Placed], devices: Iterable[Device], whose: Callable[[Placed], Claimant]
+) -> list[Placed]:
+    """Those of the placements, in their order, that the quotas allow beside what is held."""
+    capacity = {one.uuid: one.capacity_mib for one in devices}
+    use, kept = Use(quotas), list[Placed]()
+    conditions = [make(use) for make in CONDITIONS]
+    for placed in placements:
+        claimant = whose(placed)
+        asking = Asking(claimant, amounts_of(placed.ranks, capacity), placed.session.time_limit_s)
+        if not any(True for one in conditions for _ in one.now(asking)):
+            use.take(claimant, asking.amounts)
+            kept.append(placed)
+    return kept
+
+
+def check_limits(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """What is wrong with a plan by the quotas, added up anew from what is held and all that it places."""
+    capacity = {one.uuid: one.capacity_mib for listed in snapshot.devices.values() for one in listed}
+    quotas, wrong = snapshot.quotas, list[str]()
+    for quota in quotas.listed:
+        before = used_under(quota, quotas.held, quotas.domains)
+        added: dict[Bucket, Amounts] = {}
+        for placed in plan.placements:
+            claimant = Claimant(placed.session.owner, placed.session.project, placed.group)
+            bucket = quota.bucket(claimant, quotas.domains)
+            if bucket is not None:
+                added[bucket] = added.get(bucket, NOTHING).plus(amounts_of(placed.ranks, capacity))
+        for bucket, amounts in added.items():
+            for name in HELD:
+                limit, more = quota.limits.get(name), getattr(amounts, name)
+                total = getattr(before.get(bucket, NOTHING), name) + more
+                if limit is not None and more and total > limit:
+                    wrong.append(f"{quota.whose(bucket)} would hold {total} {name} of {limit} (quota {quota.name})")
+    return wrong
+
+
+def _refusal(code: str, quota: Quota, bucket: Bucket, name: str, used: int | None, more: int) -> Refusal:
+    limit = quota.limits[name]
+    shown = partial(amount_shown, name)
+    asks = "this is one more" if name == "sessions" else f"this asks for {shown(more)}"
+    if used is None:
+        counts, rest = {}, f"which is more than it can ever have; ask for less, or see `corral quota show {quota.name}`"
+        rest = rest.replace("which is more", "more") if name == "sessions" else rest
+    else:
+        counts, rest = {"used": used}, f"it holds {shown(used)}"
+    message = f"quota {quota.name}: {quota.whose(bucket)} may hold {shown(limit)} at once, {asks}, {rest}"
+    return Refusal(code, message, {"limit": limit, **counts, "asked": more})
+
+
+def amount_shown(name: str, value: int) -> str:
+    """As people write it."""
+    match name:
+        case "cpu_milli":
+            return f"{value / 1000:g} CPUs"
+        case "memory_mib":
+            return f"{value} MiB of memory"
+        case "gpu_milli":
+            return f"{value / WHOLE_GPU_MILLI:g} GPUs"
+        case "vram_mib":
+            return f"{value} MiB of GPU memory"
+        case _:
+            return f"{value} session{'' if value == 1 else 's'}"
