@@ -18,7 +18,7 @@ from corral.model.lifecycle import Outcome, Phase
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session
 from corral.model.spec import SessionSpec
-from corral.scheduling.snapshot import Running, Snapshot, Usage
+from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
 
 T = TypeVar("T")
@@ -91,6 +91,16 @@ class Placement(NamedTuple):
     group: str
     kernels: Sequence[Kernel]
     holdings: Sequence[Holding]
+
+
+class Keep(NamedTuple):
+    """For whom room that is given back is kept, until which time of the database."""
+
+    owner: str
+    until: float
+
+
+NOTHING_KEPT: Mapping[str, Keep] = {}
 
 
 class Order(NamedTuple):
@@ -245,6 +255,18 @@ class Reads(Protocol):
         """Sessions with an uncertified kernel of an older epoch than its node's (docs/protocol.md 10)."""
         ...
 
+    def pins(self, owners: Iterable[str] | None = None) -> list[Pin]:
+        """Room kept for these sessions, or for any."""
+        ...
+
+    def bound(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
+        """What is to be locked with these sessions: nodes where room is kept for them; sessions they make way for."""
+        ...
+
+    def making_way(self, id_: str) -> list[str]:
+        """The sessions that are being stopped for this one."""
+        ...
+
     def sessions_on(self, node: str) -> list[str]:
         """Sessions with an uncertified kernel on this node."""
         ...
@@ -303,7 +325,15 @@ class Tx(Reads, Protocol):
     def ask_stop(self, tokens: Sequence[str]) -> None: ...
     def release_barrier(self, tokens: Sequence[str]) -> None: ...
     def ask_again(self, tokens: Sequence[str]) -> None: ...
-    def give_room_back(self, attempts: Sequence[tuple[str, int]]) -> None: ...
+    def give_room_back(self, attempts: Sequence[tuple[str, int]], kept: Mapping[str, Keep] = NOTHING_KEPT) -> None:
+        """Of the sessions in `kept` all of it becomes pins."""
+        ...
+
+    def keep_pins(self, owner: str, until: float) -> None: ...
+    def drop_pins(self, owners: Sequence[str]) -> None: ...
+    def drop_old_pins(self, nodes: Sequence[str]) -> int:
+        """Those on these nodes whose time is over; how many parts of room were freed."""
+        ...
 
     # nodes
     def add_group(self, group: ResourceGroup) -> bool:

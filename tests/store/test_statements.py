@@ -47,12 +47,12 @@ NUMBERS = (
         "old_epoch",
     ),
     *("cpu_milli", "memory_mib", "share_milli", "vram_mib", "exclusive", "version", "have", "held", "idx", "port"),
-    *("by_shortest", "by_restarted", "since"),
+    *("by_shortest", "by_restarted", "since", "preemptions"),
     *("capacity_mib", "signal", "began", "old_version", "paused", "by_owner", "by_project", "by_priority", "by_newest"),
 )
 TIMES = (
     *("now", "phase_at", "started_at", "ended_at", "not_before", "next_check_at", "check_at", "before", "until"),
-    *("accepted_at", "ready_at", "result_at", "certified_at", "half_life", "cpu_s", "gpu_s"),
+    *("accepted_at", "ready_at", "result_at", "certified_at", "half_life", "cpu_s", "gpu_s", "room_by"),
 )
 WORDS = {
     "phase": "pending",
@@ -70,6 +70,7 @@ NULLABLE = (
     *("cause_message", "stop_for", "started_at", "ended_at", "next_check_at", "requeue_of", "key", "source", "port"),
     *("accepted_at", "ready_at", "result_at", "signal", "began", "refused_code", "refused_message", "failed_code"),
     *("failed_message", "exit_reason", "certificate", "certified_at", "arch", "after", "owner", "project", "name"),
+    *("preempted_for", "room_by"),
 )
 NULLABLE_IN_LISTS = ("after", "owner", "project", "name", "grp")
 
@@ -107,6 +108,7 @@ def must_be_given(statement: str, name: str) -> bool:
         "WRITE_SESSION": ("next_check_at",),
         "SUBMIT": ("next_check_at", "not_before", "owner", "project", "name"),
         "BEGIN_ATTEMPT": ("grp",),
+        "ADD_PIN": ("owner",),
         "ADD_NODE": ("grp", "name"),
         "RENEW_NODE": ("grp", "name"),
         "CERTIFY": ("certificate",),

@@ -13,7 +13,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 def session(id_: str, phase: str, seq: int, attempt: int = 1, **columns: Any) -> dict[str, Any]:
     row = {"id": id_, "phase": phase, "attempt": attempt, "seq": seq, "wanted": "run", "outcome": None}
-    return row | {"exit_class": None, "ended_at": None, "next_check_at": 9.0} | columns
+    return row | {"exit_class": None, "ended_at": None, "next_check_at": 9.0, "room_by": None} | columns
 
 
 def kernel(session_id: str, attempt: int, rank: int, **columns: Any) -> dict[str, Any]:
@@ -29,6 +29,13 @@ def holding(session_id: str, attempt: int, rank: int, device: str = "", **column
     return row | {"node": "n0", "exclusive": int(bool(device)), "released_at": None} | columns
 
 
+def pin(session_id: str, device: str = "") -> dict[str, Any]:
+    held = holding(session_id, 1, 0, device)
+    return {name: held[name] for name in held if name not in ("session", "attempt", "exclusive", "released_at")} | {
+        "owner": "wait"
+    }
+
+
 def story(session_id: str, *steps: tuple[str, str, int]) -> list[dict[str, Any]]:
     source, events = None, []
     for seq, (fact, target, attempt) in enumerate(steps, 1):
@@ -39,7 +46,7 @@ def story(session_id: str, *steps: tuple[str, str, int]) -> list[dict[str, Any]]
 
 
 def right() -> Tables:
-    """`run` runs on two ranks in its second attempt, `end` has ended, `wait` waits."""
+    """`run` runs on two ranks in its second attempt, `end` has ended and its room is kept for `wait`, which waits."""
     first = [kernel("run", 1, rank, certificate="exit", result_at=4.0) for rank in (0, 1)]
     second = [kernel("run", 2, rank, ready_at=5.0) for rank in (0, 1)]
     begun = (("submitted", "pending", 1), ("placed", "placed", 1), ("claimed", "starting", 1), ("ready", "running", 1))
@@ -51,7 +58,7 @@ def right() -> Tables:
             session(
                 "end", "ended", 7, outcome="succeeded", exit_class="ok", ended_at=6.0, next_check_at=None, wanted="stop"
             ),
-            session("wait", "pending", 2),
+            session("wait", "pending", 2, room_by=20.0),
         ],
         "attempt": [
             {"session": "run", "attempt": 1, "live": 0, "ended_at": 4.0},
@@ -65,21 +72,22 @@ def right() -> Tables:
             holding("run", 2, 0, "gpu0"),
             holding("end", 1, 0, released_at=6.0),
         ],
+        "pin": [pin("end"), pin("end", "gpu1")],
         "node": [
             {
                 "name": "n0",
                 "epoch": 1,
                 "cpu_milli": 4000,
                 "memory_mib": 4096,
-                "cpu_used_milli": 1000,
-                "memory_used_mib": 512,
+                "cpu_used_milli": 1500,
+                "memory_used_mib": 768,
                 "desired_version": 5,
                 "served_version": 4,
             }
         ],
         "device": [
             {"node": "n0", "uuid": "gpu0", "capacity_mib": 80, "used_mib": 80, "used_milli": 1000},
-            {"node": "n0", "uuid": "gpu1", "capacity_mib": 80, "used_mib": 0, "used_milli": 0},
+            {"node": "n0", "uuid": "gpu1", "capacity_mib": 80, "used_mib": 80, "used_milli": 1000},
         ],
         "event": [
             *story("run", *begun, *ending, *again),
@@ -160,6 +168,19 @@ BROKEN = {
     "given back too early": ("AL4", put("holding", GPU, released_at=7.0)),
     "held too long": ("AL9", put("holding", {"token": "1-end-1-0"}, released_at=None)),
     "holds nothing": ("AL9", drop("holding", token="1-run-2-1")),
+    "kept of too little": ("AL1", put("device", {"uuid": "gpu1"}, capacity_mib=79)),
+    "kept beside who holds it whole": ("AL1", put("pin", {"device": "gpu1"}, device="gpu0")),
+    "kept and not counted": ("AL2", put("device", {"uuid": "gpu1"}, used_milli=0)),
+    "kept for nobody": ("AL8", put("pin", {"device": "gpu1"}, owner="gone")),
+    "kept for who runs": ("AL8", put("pin", {"device": "gpu1"}, owner="run")),
+    "kept for who is held": ("AL8", put("session", WAIT, wanted="hold")),
+    "kept and not expected": ("AL8", put("session", WAIT, room_by=None)),
+    "still making room": ("AL8", put("session", RUN, room_by=20.0)),
+    "preempted twice": (
+        "AL8",
+        lambda tables: [put("event", {"session": "run", "seq": seq}, fact="preempted")(tables) for seq in (9, 10)],
+    ),
+    "preempted waiting": ("AL8", put("event", {"session": "wait", "seq": 2}, fact="preempted")),
     "gap in the events": ("EV1", drop("event", session="run", seq=5)),
     "no events": ("EV1", lambda tables: tables["event"].__setitem__(slice(17, 19), [])),
     "row ahead of its events": ("EV1", put("session", RUN, seq=11)),

@@ -20,7 +20,8 @@ Tables = Mapping[str, Sequence[Row]]
 FACTS: Final = frozenset(fact.value for fact in Fact)
 HOLDING: Final = frozenset(phase.value for phase in Phase if phase.holds_room)
 STOPPED: Final = (Phase.STOPPING.value, Phase.ENDED.value)
-TABLES: Final = ("session", "attempt", "kernel", "holding", "node", "device", "event")
+TABLES: Final = ("session", "attempt", "kernel", "holding", "pin", "node", "device", "event")
+PREEMPTED: Final = "preempted"  # the line in the history of one that makes way
 
 
 class Violation(NamedTuple):
@@ -76,6 +77,7 @@ class _View:
         self.nodes: dict[str, Row] = {row["name"]: row for row in tables["node"]}
         self.devices = tables["device"]
         self.held = [row for row in self.holdings if row["released_at"] is None]
+        self.pins = tables["pin"]
         self.kernel_of: dict[str, Row] = {row["token"]: row for row in self.kernels}
         self.events: defaultdict[str, list[Row]] = defaultdict(list)
         for row in sorted(tables["event"], key=lambda row: row["seq"]):
@@ -234,35 +236,35 @@ def _claims_are_of_their_node(view: _View) -> Iterator[Violation]:
 
 def _room_is_enough(view: _View) -> Iterator[Violation]:
     holders: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in view.held:
+    for row in (*view.held, *view.pins):
         holders[row["node"], row["device"]].append(row)
     for device in view.devices:
         rows = holders[device["node"], device["uuid"]]
         vram, share = _sum(rows, "vram_mib"), _sum(rows, "share_milli")
         subject = f"{device['node']}/{device['uuid']}"
         if vram > device["capacity_mib"]:
-            yield Violation("AL1", subject, f"{vram} MiB held of {device['capacity_mib']}")
+            yield Violation("AL1", subject, f"{vram} MiB held or kept of {device['capacity_mib']}")
         if share > WHOLE_GPU_MILLI:
-            yield Violation("AL1", subject, f"{share} thousandths held")
-        if any(row["exclusive"] for row in rows) and len(rows) > 1:
+            yield Violation("AL1", subject, f"{share} thousandths held or kept")
+        if any(row.get("exclusive") for row in rows) and len(rows) > 1:
             yield Violation("AL1", subject, f"held whole by one of {len(rows)} holders")
     for name, node in view.nodes.items():
         for what in ("cpu_milli", "memory_mib"):
             held = _sum(holders[name, ""], what)
             if held > node[what]:
-                yield Violation("AL1", name, f"{held} {what} held of {node[what]}")
+                yield Violation("AL1", name, f"{held} {what} held or kept of {node[what]}")
 
 
 def _sums_are_right(view: _View) -> Iterator[Violation]:
     used: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for row in view.held:
+    for row in (*view.held, *view.pins):
         sums = used[row["node"], row["device"]]
         sums[0] += row["vram_mib"] if row["device"] else row["cpu_milli"]
         sums[1] += row["share_milli"] if row["device"] else row["memory_mib"]
     for name, node in view.nodes.items():
         kept = [node["cpu_used_milli"], node["memory_used_mib"]]
         if kept != used.pop((name, ""), [0, 0]):
-            yield Violation("AL2", name, f"its row says {kept} used, the holdings another sum")
+            yield Violation("AL2", name, f"its row says {kept} used, the holdings and pins another sum")
     for device in view.devices:
         kept = [device["used_mib"], device["used_milli"]]
         if kept != used.pop((device["node"], device["uuid"]), [0, 0]):
@@ -297,6 +299,28 @@ def _held_is_what_lives(view: _View) -> Iterator[Violation]:
             yield Violation("AL9", kernel["token"], "of a live attempt, and holds nothing")
 
 
+def _room_is_kept_for_who_waits(view: _View) -> Iterator[Violation]:
+    for pin in view.pins:
+        session = view.sessions.get(pin["owner"])
+        waits = session is not None and (session["phase"], session["wanted"]) == (Phase.PENDING, "run")
+        if session is None or not waits or session["room_by"] is None:
+            subject = f"{pin['token']}/{pin['device']}"
+            yield Violation("AL8", subject, f"kept for {pin['owner']}, which does not wait for it")
+    for id_, session in view.sessions.items():
+        if session["room_by"] is not None and session["phase"] != Phase.PENDING:
+            yield Violation("AL8", id_, f"{session['phase']}, and room is still being made for it")
+
+
+def _nobody_makes_way_twice(view: _View) -> Iterator[Violation]:
+    for id_, events in view.events.items():
+        stops = [event for event in events if event["fact"] == PREEMPTED]
+        if len({event["attempt"] for event in stops}) < len(stops):
+            yield Violation("AL8", id_, "one attempt of it was preempted twice")
+        for event in stops:
+            if event["source"] not in (Phase.PLACED, Phase.STARTING, Phase.RUNNING):
+                yield Violation("AL8", id_, f"it was preempted when it was {event['source']}")
+
+
 def _sum(rows: Iterable[Row], name: str) -> int:
     return sum(row[name] for row in rows)
 
@@ -316,6 +340,8 @@ _RULES: Final[tuple[Callable[[_View], Iterator[Violation]], ...]] = (
     _sums_are_right,
     _room_goes_with_death,
     _held_is_what_lives,
+    _room_is_kept_for_who_waits,
+    _nobody_makes_way_twice,
 )
 
 

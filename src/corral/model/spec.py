@@ -99,6 +99,7 @@ class SessionSpec:
     early_signal: EarlySignal | None = None
     retries: int = 0
     requeue: bool = True
+    preemptible: bool | None = None
     on_node_loss: OnNodeLoss = OnNodeLoss.HOLD
     outcome_rule: OutcomeRule = OutcomeRule.ANY_FAILURE
     image: str | None = None

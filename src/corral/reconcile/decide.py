@@ -173,6 +173,7 @@ class _Walk:
             cause=verdict.cause,
             ended_at=self.now,
             next_check_at=None,
+            room_by=None,
         )
 
     def _requeue(self, after: Session) -> Session:
@@ -217,6 +218,7 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
         attempt=session.attempt + 1,
         group=session.spec.group,
         stop_for=None,
+        preempted_for=None,
         started_at=None,
         failures=failures,
         infra_failures=infra_failures,
@@ -314,9 +316,16 @@ def verdict_of(session: Session, kernels: Sequence[Kernel]) -> Verdict:
     if session.stop_for is not None:
         if all(kernel.result is not None and kernel.result.exit_code == 0 for kernel in kernels):
             return Verdict(Outcome.SUCCEEDED, ExitClass.OK, 0)  # it finished during its grace
-        reason = Why(session.stop_for.value, "stopped and put back in the queue")
-        return Verdict(Outcome.FAILED, ExitClass.PREEMPTED, 1, reason, requeue=True)
+        return _stopped_for(session, session.stop_for)
     return _failed_without_result(session, kernels)
+
+
+def _stopped_for(session: Session, why: StopFor) -> Verdict:
+    """It goes back in the queue, unless others took its place and it may not run twice."""
+    again = session.spec.requeue or why is not StopFor.PREEMPTED
+    what = f"preempted for {session.preempted_for}" if session.preempted_for is not None else "stopped"
+    reason = Why(why.value, f"{what} and put back in the queue" if again else f"{what}; it was not to be queued again")
+    return Verdict(Outcome.FAILED, ExitClass.PREEMPTED, 1, reason, requeue=again)
 
 
 def _lost_before(rank: int, kernels: Sequence[Kernel]) -> bool:

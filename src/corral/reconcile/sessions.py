@@ -6,22 +6,25 @@ One session that cannot be read or decided is marked and left; the others go on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from corral.model.lifecycle import Effect, Phase
+from corral.model.lifecycle import Effect, Phase, Wanted
 from corral.model.session import Certificate, Change, Entry, Kernel, Session
-from corral.ports import PLACE, Store, Tx
+from corral.ports import PLACE, Keep, Store, Tx
 from corral.reconcile.decide import CHECK_AFTER_S, Decision, overdue, settle
 
 SWEEP_LIMIT = 500
 BROKEN_CHECK_S = 60.0
+PIN_S = 60.0  # room is kept for so long after it was expected
 
 
 def lock_with_nodes(tx: Tx, ids: Iterable[str], nodes: Iterable[str] = ()) -> dict[str, Session]:
-    """Lock these sessions and every node their kernels are on, in the one order; the sessions as they are then."""
+    """Lock these sessions, those they make way for, and every node that their kernels, or pins of theirs, are on, in
+    the one order; the sessions as they are then."""
     listed = list(ids)
-    locked = {*nodes, *_nodes_under(tx, listed)}
-    tx.lock(locked, listed)
+    pinned, claimants = tx.bound(listed) if listed else (set[str](), set[str]())
+    locked = {*nodes, *pinned, *_nodes_under(tx, listed)}
+    tx.lock(locked, {*listed, *claimants})
     if placed_meanwhile := _nodes_under(tx, listed) - locked:
         tx.lock(placed_meanwhile, ())
     return tx.sessions(listed)
@@ -64,10 +67,27 @@ def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
     tx.ask_stop([token for decision in mine for token in decision.stop])
     tx.release_barrier([token for decision in mine for token in decision.go])
     freed = [decision.change.before for decision in mine if Effect.GIVE_ROOM_BACK in decision.effects]
-    tx.give_room_back([(session.id, session.attempt) for session in freed])
+    gone = [decision.change.before for decision in mine if Effect.DROP_PINS in decision.effects]
+    tx.drop_pins([session.id for session in gone if session.room_by is not None])
+    tx.give_room_back([(session.id, session.attempt) for session in freed], _kept(tx, freed))
     if freed or any(decision.change.after.phase in (Phase.PENDING, Phase.ENDED) for decision in mine):
         tx.hint(PLACE)  # there is room, one waits again, or others waited for this end
     return [decision.change.after for decision in mine]
+
+
+def _kept(tx: Tx, freed: Sequence[Session]) -> Mapping[str, Keep]:
+    """For whom the room of these is kept: whom they were stopped for, if that one still waits for it."""
+    claimants = {session.id: session.preempted_for for session in freed if session.preempted_for is not None}
+    if not claimants:
+        return {}
+    tx.lock((), claimants.values())
+    waiting = tx.sessions(claimants.values())
+    until = {
+        one.id: max(one.room_by, tx.now) + PIN_S
+        for one in waiting.values()
+        if one.phase is Phase.PENDING and one.wanted is Wanted.RUN and one.room_by is not None
+    }
+    return {id_: Keep(owner, until[owner]) for id_, owner in claimants.items() if owner in until}
 
 
 def settle_sessions(tx: Tx, ids: Iterable[str], by: str) -> list[Session]:

@@ -13,7 +13,7 @@ from typing import Any
 from corral.model.node import Holding
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.model.session import Certificate, FactKind, Kernel, KernelFact, parse_token
-from corral.ports import Placement, node_channel
+from corral.ports import NOTHING_KEPT, Keep, Placement, node_channel
 from corral.store import sql
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
@@ -44,13 +44,29 @@ class KernelWrites(Writes):
         self._all(sql.USE_DEVICE, on_devices)
         self._forget(placement.session.id for placement in placements)
 
-    def give_room_back(self, attempts: Sequence[tuple[str, int]]) -> None:
+    def give_room_back(self, attempts: Sequence[tuple[str, int]], kept: Mapping[str, Keep] = NOTHING_KEPT) -> None:
         if not attempts:
             return
         released = self._rows(sql.RELEASE_HOLDINGS, sessions=[session for session, _ in attempts], now=self.now)
         if {(row[0], row[1]) for row in released} != set(attempts):
             raise Conflict(f"not each of {len(attempts)} attempts holds what it is to give back: {attempts[0]} …")
-        on_nodes, on_devices = _sums(row[2:] for row in released)
+        self._all(sql.ADD_PIN, [_pin_row(row, kept[row[0]]) for row in released if row[0] in kept])
+        self._free(row[2:8] for row in released if row[0] not in kept)
+
+    def keep_pins(self, owner: str, until: float) -> None:
+        self._run(sql.KEEP_PINS, owner=owner, until=until)
+
+    def drop_pins(self, owners: Sequence[str]) -> None:
+        if owners:
+            self._free(self._rows(sql.DROP_PINS, ids=list(owners)))
+
+    def drop_old_pins(self, nodes: Sequence[str]) -> int:
+        dropped = self._rows(sql.DROP_OLD_PINS, names=list(nodes), now=self.now)
+        self._free(dropped)
+        return len(dropped)
+
+    def _free(self, parts: Iterable[Sequence[Any]]) -> None:
+        on_nodes, on_devices = _sums(parts)
         self._all(sql.FREE_NODE, on_nodes)
         self._all(sql.FREE_DEVICE, on_devices)
 
@@ -163,6 +179,12 @@ def _sums(held: Iterable[Sequence[Any]]) -> tuple[list[dict[str, Any]], list[dic
         for (node, device), (vram, share) in on_devices.items()
     ]
     return nodes, devices
+
+
+def _pin_row(row: Sequence[Any], keep: Keep) -> dict[str, Any]:
+    amounts = dict(zip(("cpu_milli", "memory_mib", "share_milli", "vram_mib"), row[4:8], strict=True))
+    named = {"token": row[8], "device": row[3], "node": row[2], "owner": keep.owner, "until": keep.until}
+    return amounts | named
 
 
 def _kernel_row(kernel: Kernel, now: float, by: str) -> dict[str, Any]:

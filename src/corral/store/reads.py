@@ -13,7 +13,7 @@ from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
 from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
-from corral.scheduling.snapshot import Running, Snapshot, Usage
+from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.store import rows, running, sql, waiting
 from corral.store.connection import Connection
 
@@ -228,7 +228,19 @@ class SqlReads:
             usage=waiting.usage(self._rows, list(groups.values()), self.now) if line else (),
             running=self.running(who.groups),
             unread=who.unread,
+            pins=self.pins(),
         )
+
+    def pins(self, owners: Iterable[str] | None = None) -> list[Pin]:
+        found = self._rows(sql.PINS) if owners is None else self._rows(sql.PINS_OF, ids=list(owners))
+        return rows.pins_of(found)
+
+    def bound(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
+        found = self._rows(sql.BOUND, ids=list(ids))
+        return {row[0] for row in found if row[0] is not None}, {row[1] for row in found if row[1] is not None}
+
+    def making_way(self, id_: str) -> list[str]:
+        return [row[0] for row in self._rows(sql.MAKING_WAY, id=id_)]
 
     def sessions_on(self, node: str) -> list[str]:
         return [row[0] for row in self._rows(sql.SESSIONS_ON, node=node)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,9 +17,11 @@ from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
 from corral.model.session import Certificate, Entry, Kernel, Result, Session, StopFor, Why
 from corral.model.spec import SessionSpec
 from corral.ports import DependencyRow, EventRow
-from corral.scheduling.snapshot import Shape, shape_of
+from corral.scheduling.places import Grant, RankPlace
+from corral.scheduling.snapshot import Pin, Shape, shape_of
 
 Row = Sequence[Any]
+MOST_DEVICES = 1024  # of one rank
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +76,9 @@ def session_of(row: Row) -> Session:
         refusals=row[27],
         requeue_of=row[28],
         error=row[29],
+        preemptions=row[30],
+        preempted_for=row[31],
+        room_by=row[32],
     )
 
 
@@ -104,6 +110,9 @@ def session_columns(session: Session) -> dict[str, Any]:
         "failures": session.failures,
         "infra_failures": session.infra_failures,
         "refusals": session.refusals,
+        "preemptions": session.preemptions,
+        "preempted_for": session.preempted_for,
+        "room_by": session.room_by,
     }
 
 
@@ -190,6 +199,19 @@ def holding_of(row: Row) -> Holding:
         share_milli=row[7],
         vram_mib=row[8],
     )
+
+
+def pins_of(found: Sequence[Row]) -> list[Pin]:
+    """One pin for each token; the room on the node itself is the row whose device is ''."""
+    grants: defaultdict[str, list[Grant]] = defaultdict(list)
+    for row in found:
+        if row[1]:
+            grants[row[0]].append(Grant(row[1], row[6], row[7]))
+    return [
+        Pin(row[2], RankPlace(row[3], row[9], row[10], row[4], row[5], tuple(grants[row[0]])), row[8])
+        for row in found
+        if not row[1]
+    ]
 
 
 def event_of(row: Row) -> EventRow:

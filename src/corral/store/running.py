@@ -48,6 +48,13 @@ class _Said(msgspec.Struct):
     """The little of a spec that is asked for here."""
 
     grace_s: int = 30
+    requeue: bool = True
+    preemptible: bool | None = None
+
+    @property
+    def may_go(self) -> bool | None:
+        """What it says of being stopped for others; who may not be queued again must say so."""
+        return self.preemptible if self.preemptible is not None or self.requeue else False
 
 
 def running(ask: Ask, groups: Sequence[str], now: float) -> list[Running]:
@@ -60,15 +67,15 @@ def running(ask: Ask, groups: Sequence[str], now: float) -> list[Running]:
     found: list[Running] = []
     for row in ask(sql.RUNNING, groups=names):
         try:
-            shape, grace_s = _shape(row[8], row[9]), msgspec.json.decode(row[9], type=_Said).grace_s
+            shape, said = _shape(row[8], row[9]), msgspec.json.decode(row[9], type=_Said)
         except (Invalid, ValueError):
             continue
-        found.append(_of(row, shape, grace_s, tuple(ranks.get(row[0], ())), now))
+        found.append(_of(row, shape, said, tuple(ranks.get(row[0], ())), now))
     return found
 
 
-def _of(row: rows.Row, shape: Shape, grace_s: int, ranks: tuple[RankPlace, ...], now: float) -> Running:
-    placed_at, started_at, limit_s = row[10], row[11], row[14]
+def _of(row: rows.Row, shape: Shape, said: _Said, ranks: tuple[RankPlace, ...], now: float) -> Running:
+    placed_at, started_at, limit_s, grace_s = row[10], row[11], row[14], said.grace_s
     stopping = row[12] == Phase.STOPPING or row[15] == Wanted.STOP or row[16] is not None
     ends = [(started_at or placed_at) + limit_s + grace_s] if limit_s is not None else []
     if stopping:
@@ -81,6 +88,10 @@ def _of(row: rows.Row, shape: Shape, grace_s: int, ranks: tuple[RankPlace, ...],
         started_at=started_at,
         ends_at=min(ends, default=None),
         stopping=stopping,
+        preemptible=said.may_go,
+        preemptions=row[17],
+        preempted_for=row[18],
+        grace_s=grace_s,
     )
 
 

@@ -106,6 +106,9 @@ session = Table(
     _text("refused", nullable=True),
     _flag("after_open"),  # 1 while it waits for another session's end; see `dependency`
     _big("changed"),  # raised with whatever a scheduling pass sees of it; see store.changes
+    _big("preemptions"),
+    _text("preempted_for", nullable=True),
+    _time("room_by"),
     _one_of("phase", Phase),
     _one_of("wanted", Wanted),
     _one_of("outcome", Outcome),
@@ -234,6 +237,23 @@ Index("holding_of", holding.c.session, holding.c.attempt)
 Index("holding_uncounted", holding.c.token, sqlite_where=text("counted = 0"), postgresql_where=text("counted = 0"))
 Index("holding_live", holding.c.node, sqlite_where=text("released_at IS NULL"),
       postgresql_where=text("released_at IS NULL"))  # fmt: skip
+
+# Room kept for the session `owner` that others were stopped for: what a holding was until it was given back.
+pin = Table(
+    "pin",
+    metadata,
+    Column("token", Text, primary_key=True),
+    Column("device", Text, primary_key=True),
+    _text("owner"),
+    _text("node"),
+    _big("cpu_milli"),
+    _big("memory_mib"),
+    _big("share_milli"),
+    _big("vram_mib"),
+    _time("expires_at", nullable=False),
+    CheckConstraint("cpu_milli >= 0 AND memory_mib >= 0 AND share_milli >= 0 AND vram_mib >= 0", name="not_negative"),
+)
+Index("pin_of", pin.c.owner)
 
 node = Table(
     "node",

@@ -14,7 +14,8 @@ import math
 
 SESSION_COLUMNS = """id, ordinal, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s,
     outcome, exit_class, exit_code, reason_code, reason_message, cause_code, cause_message, stop_for, phase_at,
-    started_at, ended_at, not_before, next_check_at, failures, infra_failures, refusals, requeue_of, error"""
+    started_at, ended_at, not_before, next_check_at, failures, infra_failures, refusals, requeue_of, error,
+    preemptions, preempted_for, room_by"""
 
 KERNEL_COLUMNS = """k.token, k.session, k.attempt, k.rank, k.node, k.node_epoch, k.run_id, k.claimed_version,
     k.stop_asked, k.go, k.accepted_at, k.ready_at, k.port, k.result_at, k.exit_code, k.signal, k.exit_class, k.began,
@@ -68,12 +69,13 @@ SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended
 SESSION_POSITION = """
 SELECT COUNT(*) + 1 FROM session
 WHERE phase = 'pending' AND wanted = 'run' AND after_open = 0 AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
-# A session is told what the first of its shape is told, unless it was first once and told something itself.
+# A session is told what the first of its shape is told, unless it was first once and told something itself. One that
+# room is being made for speaks for itself alone.
 SESSION_REFUSALS = """
 SELECT id, why FROM (
     SELECT s.id, COALESCE(s.refused, (
         SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
-          AND r.wanted = 'run' AND r.not_before <= :now ORDER BY r.ordinal LIMIT 1)) AS why
+          AND r.room_by IS NULL AND r.wanted = 'run' AND r.not_before <= :now ORDER BY r.ordinal LIMIT 1)) AS why
     FROM session s WHERE s.id @in(ids) AND s.phase = 'pending' AND s.wanted = 'run') AS told
 WHERE why IS NOT NULL"""
 SESSIONS_DUE = """
@@ -86,7 +88,7 @@ WITH RECURSIVE shapes (shape) AS (
     UNION ALL
     SELECT (SELECT MIN(w.shape) FROM session w WHERE w.phase = 'pending' AND w.shape > shapes.shape)
     FROM shapes WHERE shapes.shape IS NOT NULL)
-SELECT {WAITING_COLUMNS}
+SELECT {WAITING_COLUMNS}, s.room_by
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND after_open = 0 AND not_before <= :now AND error IS NULL
     ORDER BY ordinal LIMIT :per_shape) AS early
@@ -94,7 +96,7 @@ JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
 # For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and
 # so on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
 SESSIONS_WAITING_BY = f"""
-SELECT {WAITING_COLUMNS}, early.place, early.turn
+SELECT {WAITING_COLUMNS}, early.place, early.turn, s.room_by
 FROM (
     SELECT ordinal, ROW_NUMBER() OVER (PARTITION BY shape, CASE WHEN :by_owner = 1 THEN owner END,
             CASE WHEN :by_project = 1 THEN project END, CASE WHEN :by_priority = 1 THEN priority END,
@@ -116,12 +118,13 @@ WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
 MARKS = "SELECT @mark(node), @mark(session), @database, (SELECT value FROM meta WHERE name = 'generation')"
 NODES_CHANGED = "SELECT name FROM node WHERE changed >= :since"
 SESSIONS_PENDING = f"""
-SELECT {WAITING_COLUMNS}, s.not_before, 1 FROM session s
+SELECT {WAITING_COLUMNS}, s.not_before, 1, s.room_by FROM session s
 WHERE s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL AND s.ordinal > :after
 ORDER BY s.ordinal LIMIT :limit"""
 SESSIONS_CHANGED = f"""
 SELECT {WAITING_COLUMNS}, s.not_before,
-    CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1 ELSE 0 END
+    CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1 ELSE 0 END,
+    s.room_by
 FROM session s WHERE s.changed >= :since"""
 LIST_SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM session
@@ -169,7 +172,8 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     reason_code = :reason_code, reason_message = :reason_message, cause_code = :cause_code,
     cause_message = :cause_message, stop_for = :stop_for, phase_at = :phase_at, started_at = :started_at,
     ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
-    infra_failures = :infra_failures, refusals = :refusals, error = NULL,
+    infra_failures = :infra_failures, refusals = :refusals, error = NULL, preemptions = :preemptions,
+    preempted_for = :preempted_for, room_by = :room_by,
     refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END,
     changed = CASE WHEN phase = 'pending' OR CAST(:phase AS text) = 'pending' THEN @change(session) ELSE changed END
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
@@ -236,7 +240,26 @@ UPDATE device SET used_mib = used_mib + :vram_mib, used_milli = used_milli + :sh
 WHERE node = :node AND uuid = :device"""
 RELEASE_HOLDINGS = """
 UPDATE holding SET released_at = :now WHERE session @in(sessions) AND released_at IS NULL
-RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
+RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vram_mib, token"""
+ADD_PIN = """
+INSERT INTO pin (token, device, owner, node, cpu_milli, memory_mib, share_milli, vram_mib, expires_at)
+VALUES (:token, :device, :owner, :node, :cpu_milli, :memory_mib, :share_milli, :vram_mib, :until)"""
+KEEP_PINS = "UPDATE pin SET expires_at = :until WHERE owner = :owner AND expires_at < :until"
+DROP_PINS = "DELETE FROM pin WHERE owner @in(ids) RETURNING node, device, cpu_milli, memory_mib, share_milli, vram_mib"
+DROP_OLD_PINS = """
+DELETE FROM pin WHERE expires_at <= :now AND node @in(names)
+RETURNING node, device, cpu_milli, memory_mib, share_milli, vram_mib"""
+PIN_COLUMNS = "p.token, p.device, p.owner, p.node, p.cpu_milli, p.memory_mib, p.share_milli, p.vram_mib, p.expires_at"
+PINS = f"SELECT {PIN_COLUMNS}, n.epoch, n.run_id FROM pin p JOIN node n ON n.name = p.node ORDER BY p.token, p.device"
+PINS_OF = f"""
+SELECT {PIN_COLUMNS}, n.epoch, n.run_id FROM pin p JOIN node n ON n.name = p.node
+WHERE p.owner @in(ids) ORDER BY p.token, p.device"""
+# What else must be locked with sessions: the nodes where room is kept for them, and those they were stopped for.
+BOUND = """
+SELECT node, NULL FROM pin WHERE owner @in(ids)
+UNION
+SELECT NULL, preempted_for FROM session WHERE id @in(ids) AND preempted_for IS NOT NULL AND phase <> 'ended'"""
+MAKING_WAY = "SELECT id FROM session WHERE phase = 'stopping' AND phase <> 'ended' AND preempted_for = :id ORDER BY id"
 ATTAINED = f"""
 SELECT h.session, SUM(h.cpu_milli / 1000.0 * (h.released_at - h.held_at)),
     SUM({GPU_MILLI} / 1000.0 * (h.released_at - h.held_at))
@@ -266,7 +289,7 @@ RETURNING session, attempt, node, device, cpu_milli, share_milli, vram_mib, held
 # Who holds room in these groups; a session that has ended, or waits again, holds none.
 RUNNING = """
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.grp, s.owner, s.project, s.priority, s.shape, s.spec, a.placed_at,
-    s.started_at, s.phase, s.phase_at, s.time_limit_s, s.wanted, s.stop_for
+    s.started_at, s.phase, s.phase_at, s.time_limit_s, s.wanted, s.stop_for, s.preemptions, s.preempted_for
 FROM session s JOIN attempt a ON a.session = s.id AND a.attempt = s.attempt
 WHERE s.phase <> 'ended' AND s.phase IN ('placed', 'starting', 'running', 'stopping') AND s.grp @in(groups)
 ORDER BY s.ordinal"""
@@ -444,12 +467,13 @@ DROP_OLD_OPERATIONS = "DELETE FROM operation WHERE at < :before"
 
 # What model.invariants looks at, by table.
 LEDGER = {
-    "session": "SELECT id, phase, attempt, seq, wanted, outcome, exit_class, ended_at, next_check_at FROM session",
+    "session": "SELECT id, phase, attempt, seq, wanted, outcome, exit_class, ended_at, next_check_at, room_by FROM session",
     "attempt": "SELECT session, attempt, live, ended_at FROM attempt",
     "kernel": """SELECT token, session, attempt, rank, node, node_epoch, claimed_version, ready_at, result_at,
                  certificate FROM kernel""",
     "holding": "SELECT token, device, session, attempt, node, cpu_milli, memory_mib, share_milli, vram_mib, exclusive,"
     " released_at FROM holding",
+    "pin": "SELECT token, device, owner, node, cpu_milli, memory_mib, share_milli, vram_mib FROM pin",
     "node": """SELECT name, epoch, cpu_milli, memory_mib, cpu_used_milli, memory_used_mib, desired_version,
                served_version FROM node""",
     "device": "SELECT node, uuid, capacity_mib, used_mib, used_milli FROM device",

@@ -56,7 +56,7 @@ def _keep(found: dict[str, Waiting], row: rows.Row) -> None:
         shape = rows.shape_in(row[8])
     except (Invalid, ValueError):
         return
-    found[row[0]] = Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11])
+    found[row[0]] = Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11], room_by=row[-1])
 
 
 def _other_orders(groups: Mapping[str, ResourceGroup]) -> dict[frozenset[Need], list[str]]:

@@ -16,9 +16,33 @@ def upgrade() -> None:
     for table in ("session", "node"):
         op.add_column(table, sa.Column("changed", BIG, nullable=False, server_default=sa.text("0")))
         op.create_index(f"{table}_changed", table, ["changed"])
+    _add_preemption()
+
+
+def _add_preemption() -> None:
+    op.add_column("session", sa.Column("preemptions", BIG, nullable=False, server_default=sa.text("0")))
+    op.add_column("session", sa.Column("preempted_for", sa.Text, nullable=True))
+    op.add_column("session", sa.Column("room_by", sa.Double, nullable=True))
+    amounts = ("cpu_milli", "memory_mib", "share_milli", "vram_mib")
+    op.create_table(
+        "pin",
+        sa.Column("token", sa.Text, nullable=False),
+        sa.Column("device", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False),
+        sa.Column("node", sa.Text, nullable=False),
+        *(sa.Column(name, BIG, nullable=False, server_default=sa.text("0")) for name in amounts),
+        sa.Column("expires_at", sa.Double, nullable=False),
+        sa.PrimaryKeyConstraint("token", "device"),
+        sa.CheckConstraint(" AND ".join(f"{name} >= 0" for name in amounts), name="pin_not_negative"),
+    )
+    op.create_index("pin_of", "pin", ["owner"])
 
 
 def downgrade() -> None:
+    op.drop_index("pin_of", "pin")
+    op.drop_table("pin")
+    for column in ("room_by", "preempted_for", "preemptions"):
+        op.drop_column("session", column)
     for table in ("session", "node"):
         op.drop_index(f"{table}_changed", table)
         op.drop_column(table, "changed")
