@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from corral.model.faults import Refused
+from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.model.node import ResourceGroup
-from corral.reconcile import groups
+from corral.reconcile import groups, intents
 from corral.reconcile.groups import GroupChange
 from corral.store import PostgresStore
 from corral.testing.builders import Play, spec, whole_run
@@ -49,6 +49,65 @@ def test_nothing_is_placed_once_a_pause_was_acknowledged(
             asyncio.run(play.cancel(id_))
     assert seen <= {0, 6}, "a pass is one transaction"
     sound(stores[1])
+
+
+def test_nothing_is_placed_on_a_node_that_joins_while_its_group_is_paused(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    play = Play(stores[0])
+    for number in range(ROUNDS):
+        name = f"group-{number}"
+        create(stores[0], ResourceGroup(name))
+        (id_,) = asyncio.run(play.submit(spec(group=name)))
+
+        async def join_and_place(name: str = name) -> int:
+            joining = Play(stores[1])
+            await joining.join(f"node-of-{name}", group=name)
+            return await joining.place()
+
+        async def pause(name: str = name, id_: str = id_) -> int:
+            await stores[2].tx("pause", lambda tx: groups.pause(tx, name, ADMIN))
+            return await placed(stores[2], [id_])
+
+        _, at_pause = at_once(threads, join_and_place, pause)
+        assert asyncio.run(placed(stores[0], [id_])) == at_pause
+        asyncio.run(play.cancel(id_))
+    sound(stores[1])
+
+
+def test_nobody_waits_for_a_group_that_went_at_the_same_moment(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    (other,) = asyncio.run(Play(stores[0]).submit(spec()))
+    for number in range(ROUNDS):
+        name = f"group-{number}"
+        create(stores[0], ResourceGroup(name))
+
+        async def submit(name: str = name) -> str:
+            return await said(Play(stores[0]).submit(spec(group=name)))
+
+        async def move(name: str = name) -> str:
+            return await said(stores[1].tx("update", lambda tx: intents.update(tx, other, "user:ann", group=name)))
+
+        async def delete(name: str = name) -> str:
+            return await said(stores[2].tx("delete", lambda tx: groups.delete(tx, name, ADMIN)))
+
+        submitted, moved, deleted = at_once(threads, submit, move, delete)
+        there = name in asyncio.run(stores[0].read("groups", lambda reads: reads.groups()))
+        if there:
+            assert (deleted, {submitted, moved} <= {"done", "group_unknown"}) == ("group_has_sessions", True)
+        else:
+            assert (submitted, moved, deleted) == ("group_unknown", "group_unknown", "done")
+
+
+async def said(asked: Awaitable[object]) -> str:
+    try:
+        await asked
+    except Fault as fault:
+        return fault.code
+    return "done"
 
 
 def test_no_node_is_left_without_its_group(

@@ -14,6 +14,7 @@ from corral.model.node import Node, ResourceGroup
 from corral.model.session import Certificate, FactKind, KernelFact
 from corral.model.spec import NAME
 from corral.ports import PLACE, Tx
+from corral.reconcile import groups
 from corral.reconcile.decide import judge
 from corral.reconcile.launches import order_for
 from corral.reconcile.sessions import lock_with_nodes, settle_locked
@@ -39,7 +40,7 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
     if before is not None and before.nonce not in registration.nonces:
         return _registered(tx, before.epoch, challenge=before.nonce)
     apply_facts(tx, registration.name, registration.facts, by)
-    tx.add_group(ResourceGroup(registration.group))
+    groups.join(tx, ResourceGroup(registration.group), f"node:{registration.name}")
     if not tx.register(registration, before, epoch):
         raise Refused("identity_in_use", f"node {registration.name} was registered by another agent at the same moment")
     if before is not None and epoch > before.epoch:

@@ -1,8 +1,8 @@
 """What administrators ask of resource groups: each a synchronous transaction body. Every change is checked against what
 the policies declare, raises the group's version, stands in its history and wakes the scheduler.
 
-Pausing is a barrier from its acknowledgement: placing locks the nodes it uses and then looks whether their group is
-paused, and pausing locks all nodes of the group first.
+Pausing is a barrier from its acknowledgement: placing keeps the groups it places in from being changed, and then looks
+whether they are paused. Submitting and moving a session keep its group from being deleted in the same way.
 """
 
 from __future__ import annotations
@@ -40,14 +40,21 @@ def create(tx: Tx, group: ResourceGroup, by: str) -> ResourceGroup:
     if not NAME.fullmatch(group.name):
         raise Invalid("bad_name", f"group {group.name[:LONGEST_SHOWN]!r}: letters, digits, '.', '_' and '-', beginning "
                       "with a letter or digit, at most 128 of them", subject=group.name[:LONGEST_SHOWN])  # fmt: skip
-    group = checked_group(group)
-    if not tx.add_group(group):
+    if not join(tx, checked_group(group), by):
         raise Refused("group_exists", f"there is a resource group {group.name} already; `corral group set` changes it",
                       subject=group.name)  # fmt: skip
+    tx.hint(PLACE)
+    return tx.groups()[group.name]
+
+
+def join(tx: Tx, group: ResourceGroup, by: str) -> bool:
+    """Make the group unless there is one of its name; whether it was made. Either way it stays until this transaction
+    ends."""
+    if not tx.add_group(group):
+        return False
     made = tx.groups()[group.name]
     tx.note_group(made.name, made.version, "group_created", by, _told(made))
-    tx.hint(PLACE)
-    return made
+    return True
 
 
 def change(tx: Tx, name: str, asked: GroupChange, by: str) -> ResourceGroup:
@@ -74,8 +81,6 @@ def change(tx: Tx, name: str, asked: GroupChange, by: str) -> ResourceGroup:
 
 def pause(tx: Tx, name: str, by: str) -> ResourceGroup:
     """Start nothing new in the group; what has room goes on. Idempotent."""
-    _known(tx, name)
-    tx.lock([node.name for node in tx.nodes().values() if node.group == name], ())
     group = _locked(tx, name)
     return _write(tx, group, replace(group, paused=True), "group_paused", by, {})
 

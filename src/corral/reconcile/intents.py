@@ -16,16 +16,26 @@ from corral.model.node import NodeState
 from corral.model.session import Certificate, Entry, Session, StopFor
 from corral.model.spec import UNREADABLE
 from corral.ports import PLACE, NewSession, Tx
+from corral.reconcile.groups import no_such_group
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
 CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (docs/protocol.md 7)
 
 
 def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
-    """Store new sessions, all or none; a repeated idempotency key answers the session it made."""
+    """Store new sessions, all or none, in groups that there are; a repeated idempotency key answers the session that it
+    made."""
     sessions = tx.submit([one._replace(by=by) for one in new])
+    fresh = {one.id for one in sessions} & {one.id for one in new}
+    _keep_groups(tx, [one.spec.group for one in new if one.id in fresh and one.spec.group is not None])
     tx.hint(PLACE)
     return sessions
+
+
+def _keep_groups(tx: Tx, names: Sequence[str]) -> None:
+    """None of these groups may go while this is not committed."""
+    if missing := sorted(set(names) - tx.share_groups(names)):
+        raise no_such_group(missing[0])
 
 
 def cancel(tx: Tx, session_id: str, by: str) -> Session:
@@ -115,8 +125,8 @@ def update(
         raise Refused(
             "not_pending", f"session {session_id} is {session.phase}; priority and group change while pending"
         )
-    if group is not None and group not in tx.groups():
-        raise NotFound("group_unknown", f"there is no resource group {group!r}", subject=group)
+    if group is not None:
+        _keep_groups(tx, [group])
     detail = {"priority": priority, "group": group, "time_limit_s": time_limit_s}
     asked = {name: value for name, value in detail.items() if value is not None}
     if not asked:

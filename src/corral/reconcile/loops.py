@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Store, Tx
+from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Member, Store, Tx
 from corral.reconcile.loop import Loop
 from corral.reconcile.nodes import nodes_pass
 from corral.reconcile.placement import Look, claim_pass, no_look, place_pass
@@ -44,7 +44,7 @@ def manager_loops(
         await nodes_pass(store, by)
 
     async def members() -> None:
-        await store.tx("seen member", lambda tx: _beat(tx, member, url, spread))
+        spread.learn(*await store.tx("seen member", lambda tx: _beat(tx, member, url)))
 
     async def prune() -> None:
         await store.tx("prune", lambda tx: tx.prune(tx.now - KEEP_OPERATIONS_S))
@@ -61,10 +61,10 @@ def manager_loops(
     )
 
 
-def _beat(tx: Tx, member: str, url: str, spread: Spread) -> None:
-    """Be seen, and see the others; who is new wakes them, so that they make room between their turns."""
+def _beat(tx: Tx, member: str, url: str) -> tuple[float, Sequence[Member]]:
+    """Be seen, and see the others and when; who is new wakes them, so that they make room between their turns."""
     before = tx.members()
     tx.seen_member(member, url)
     if all(one.id != member for one in before):
         tx.hint(MEMBERS, PLACE)
-    spread.learn(tx.now, before)
+    return tx.now, before

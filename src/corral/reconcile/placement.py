@@ -96,6 +96,7 @@ def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bo
 
 def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tuple[Session, Placed]]:
     nodes, sessions = tx.nodes(names), tx.sessions([placed.session.id for placed in plan])
+    tx.share_groups(placed.group for placed in plan)
     paused = {group.name for group in tx.groups().values() if group.paused}
     devices: defaultdict[str, list[Device]] = defaultdict(list)
     for device in tx.devices(names):

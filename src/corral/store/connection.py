@@ -129,7 +129,7 @@ def _sqlite_text(statement: str) -> str:
     # One writer: what it changed last has the highest number, and no row of these tables is ever deleted.
     text = _CHANGE.sub(r"(SELECT COALESCE(MAX(changed), 0) + 1 FROM \1)", text)
     text = _MARK.sub(r"(SELECT COALESCE(MAX(changed), 0) + 1 FROM \1)", text).replace("@database", "''")
-    return text.replace("@for_update", "")
+    return text.replace("@for_update", "").replace("@for_share", "")
 
 
 @cache
@@ -143,7 +143,7 @@ def _postgres_text(statement: str) -> str:
     text = _CHANGE.sub("pg_current_xact_id()::text::bigint", text)
     text = _MARK.sub("pg_snapshot_xmin(pg_current_snapshot())::text::bigint", text)
     text = text.replace("@database", "concat(pg_postmaster_start_time(), ' ', 'session'::regclass::oid)")
-    return _NAME.sub(r"%(\1)s", text.replace("@for_update", "FOR UPDATE"))
+    return _NAME.sub(r"%(\1)s", text.replace("@for_update", "FOR UPDATE").replace("@for_share", "FOR SHARE"))
 
 
 def _listed(parameters: dict[str, Any]) -> dict[str, Any]:

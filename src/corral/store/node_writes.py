@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from corral import wire
@@ -22,11 +22,17 @@ class NodeWrites(Writes):
         for _ in range(ADD_TRIES):
             added = self._run(sql.ADD_GROUP, **rows.group_columns(group), backend=group.backend)
             if self._rows(sql.LOCK_GROUP, name=group.name):
+                if added:
+                    self._run(sql.GO_ON_COUNTING, name=group.name)
                 return bool(added)
         raise Conflict(f"group {group.name} was dropped as often as it was added")
 
     def lock_group(self, name: str) -> None:
         self._rows(sql.LOCK_GROUP, name=name)
+
+    def share_groups(self, names: Iterable[str]) -> set[str]:
+        wanted = sorted(set(names))
+        return {row[0] for row in self._rows(sql.SHARE_GROUPS, names=wanted)} if wanted else set()
 
     def set_group(self, group: ResourceGroup, old_version: int) -> bool:
         changed = self._run(sql.SET_GROUP, **rows.group_columns(group), old_version=old_version)

@@ -123,8 +123,9 @@ session = Table(
     sqlite_autoincrement=True,
 )
 Index("session_of_owner", session.c.owner, session.c.ordinal)
-Index("session_waiting", session.c.shape, session.c.ordinal, sqlite_where=text("phase = 'pending'"),
-      postgresql_where=text("phase = 'pending'"))  # fmt: skip
+Index("session_waiting", session.c.shape, session.c.ordinal,
+      sqlite_where=text("phase = 'pending' AND after_open = 0"),
+      postgresql_where=text("phase = 'pending' AND after_open = 0"))  # fmt: skip
 Index("session_changed", session.c.changed)
 Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("phase <> 'ended'"),
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
@@ -323,7 +324,7 @@ event = Table(
     UniqueConstraint("session", "seq"),
     sqlite_autoincrement=True,
 )
-Index("event_of_group", event.c.grp, event.c.id, sqlite_where=text("grp IS NOT NULL"),
+Index("event_of_group", event.c.grp, event.c.seq, sqlite_where=text("grp IS NOT NULL"),
       postgresql_where=text("grp IS NOT NULL"))  # fmt: skip
 
 resource_group = Table(

@@ -75,7 +75,8 @@ SESSION_REFUSALS = """
 SELECT id, why FROM (
     SELECT s.id, COALESCE(s.refused, (
         SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
-          AND r.room_by IS NULL AND r.wanted = 'run' AND r.not_before <= :now ORDER BY r.ordinal LIMIT 1)) AS why
+          AND r.after_open = 0 AND r.room_by IS NULL AND r.wanted = 'run' AND r.not_before <= :now
+          ORDER BY r.ordinal LIMIT 1)) AS why
     FROM session s WHERE s.id @in(ids) AND s.phase = 'pending' AND s.wanted = 'run') AS told
 WHERE why IS NOT NULL"""
 SESSIONS_DUE = """
@@ -84,9 +85,10 @@ SESSIONS_IN_PHASE = "SELECT id FROM session WHERE phase = :phase AND phase <> 'e
 # The index leads from shape to shape, so that a pass costs what it reads, not what waits behind it.
 SESSIONS_WAITING = f"""
 WITH RECURSIVE shapes (shape) AS (
-    SELECT MIN(shape) FROM session WHERE phase = 'pending'
+    SELECT MIN(shape) FROM session WHERE phase = 'pending' AND after_open = 0
     UNION ALL
-    SELECT (SELECT MIN(w.shape) FROM session w WHERE w.phase = 'pending' AND w.shape > shapes.shape)
+    SELECT (SELECT MIN(w.shape) FROM session w
+            WHERE w.phase = 'pending' AND w.after_open = 0 AND w.shape > shapes.shape)
     FROM shapes WHERE shapes.shape IS NOT NULL)
 SELECT {WAITING_COLUMNS}, s.room_by
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
@@ -383,6 +385,11 @@ DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device WHERE node @in(names) ORDER BY n
 ALL_DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device ORDER BY node, idx"
 GROUPS = f"SELECT {GROUP_COLUMNS} FROM resource_group ORDER BY name"
 LOCK_GROUP = "SELECT name FROM resource_group WHERE name = :name @for_update"
+SHARE_GROUPS = "SELECT name FROM resource_group WHERE name @in(names) ORDER BY name @for_share"
+# A group that is made anew goes on counting where the one of its name left off.
+GO_ON_COUNTING = """
+UPDATE resource_group SET version = (SELECT COALESCE(MAX(seq), 0) + 1 FROM event WHERE grp = :name)
+WHERE name = :name"""
 ADD_GROUP = """
 INSERT INTO resource_group (name, order_policy, placement_policy, backend, order_options, placement_options, paused,
     options)
@@ -394,7 +401,9 @@ UPDATE resource_group SET order_policy = :order, placement_policy = :placement, 
 WHERE name = :name AND version = :old_version"""
 DROP_GROUP = "DELETE FROM resource_group WHERE name = :name"
 GROUP_LIVE = "SELECT COUNT(*) FROM session WHERE phase <> 'ended' AND grp = :name"
-GROUP_HISTORY = f"SELECT {EVENT_COLUMNS} FROM event WHERE grp = :name AND id > :after ORDER BY id LIMIT :limit"
+# By version: ids are of transactions, of which the later one may have waited for the earlier.
+GROUP_HISTORY = f"""
+SELECT {EVENT_COLUMNS} FROM event WHERE grp = :name AND seq > :after ORDER BY seq, id LIMIT :limit"""
 ADD_GROUP_EVENT = """
 INSERT INTO event (id, at, seq, fact, target, by_whom, detail, grp)
 VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""

@@ -137,10 +137,16 @@ class SimManager:
         if call.what == "events":
             rows = await self.store.read("events", lambda reads: reads.events(call.after, 20))
             told = [
-                Told(id=r.id, session=r.session or "", seq=r.seq, fact=r.entry.fact, target=r.entry.target or "",
-                     attempt=r.entry.attempt)
+                Told(
+                    id=r.id,
+                    session=r.session or f"group {r.group}",
+                    seq=r.seq,
+                    fact=r.entry.fact,
+                    target=r.entry.target or "",
+                    attempt=r.entry.attempt,
+                )
                 for r in rows
-            ]  # fmt: skip
+            ]
             return Answer(events=told)
         if call.what == "confirm_dead":
             await self.store.tx("confirm dead", lambda tx: intents.confirm_dead(tx, call.session, call.owner))

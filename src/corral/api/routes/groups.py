@@ -174,7 +174,7 @@ async def group_history(
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
-    """Every change of the group, oldest first, also of one that was deleted. `after` is the id of an event."""
+    """Every change of the group, in the order of its versions, also of one that was deleted. `after` is a version."""
 
     def look(reads: Reads) -> list[EventView]:
         rows = reads.group_history(name, after, limit) if "\x00" not in name else []

@@ -112,6 +112,38 @@ class GroupRules:
         assert [row.entry.fact for row in rows] == ["group_created", "group_deleted"]
         await play.join("n1", group="fast")
         assert "fast" in await store.read("groups", lambda reads: reads.groups())
+        await set_group(store, "fast", order="lifo")
+        again = await store.read("history", lambda reads: reads.group_history("fast", 2))
+        told = [(row.seq, row.entry.fact, row.entry.by) for row in again]
+        assert told == [(3, "group_created", "node:n1"), (4, "group_set", ADMIN)], "it goes on counting"
+
+    @on_a_loop
+    async def test_a_group_made_by_a_node_has_its_line_of_history_once(self, store: Store) -> None:
+        play = Play(store)
+        for name in ("n1", "n2", "n1"):
+            await play.join(name, group="fast")
+        (row,) = await store.read("history", lambda reads: reads.group_history("fast"))
+        assert (row.seq, row.entry.fact, row.entry.by) == (1, "group_created", "node:n1")
+        assert row.entry.detail["order"] == "fifo"
+
+    @on_a_loop
+    async def test_nobody_waits_for_a_group_that_is_not_there(self, store: Store) -> None:
+        with raising(NotFound, "group_unknown"):
+            await submit(store, "ann", spec(), spec(group="gone"))
+        assert await read_ids(store) == [], "all or none"
+        (session,) = await submit(store, "ann", spec())
+        with raising(NotFound, "group_unknown"):
+            await store.tx("update", lambda tx: intents.update(tx, session.id, "user:ann", group="gone"))
+        await a_group(store, "fast")
+        key = new_session(spec(group="fast"))._replace(idempotency_key="k", digest="d")
+        (kept,) = await store.tx("submit", lambda tx: intents.submit(tx, [key], "user:ann"))
+        await Play(store).cancel(kept.id)
+        await store.tx("delete", lambda tx: groups.delete(tx, "fast", ADMIN))
+        again = key._replace(id="another000")
+        (same,) = await store.tx("submit", lambda tx: intents.submit(tx, [again], "user:ann"))
+        assert same.id == kept.id, "what was answered once is answered again"
+        with raising(NotFound, "group_unknown"):
+            await store.tx("requeue", lambda tx: intents.requeue(tx, kept.id, "anew000000", "user:ann"))
 
     @on_a_loop
     async def test_a_paused_group_starts_nothing_from_its_acknowledgement_on(self, store: Store) -> None:

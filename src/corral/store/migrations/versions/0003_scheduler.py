@@ -17,6 +17,14 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("changed", BIG, nullable=False, server_default=sa.text("0")))
         op.create_index(f"{table}_changed", table, ["changed"])
     _add_preemption()
+    _index("event_of_group", "event", ["grp", "seq"], "grp IS NOT NULL")
+    _index("session_waiting", "session", ["shape", "ordinal"], "phase = 'pending' AND after_open = 0")
+
+
+def _index(name: str, table: str, columns: list[str], condition: str) -> None:
+    """The index of that name, made anew."""
+    op.drop_index(name, table)
+    op.create_index(name, table, columns, sqlite_where=sa.text(condition), postgresql_where=sa.text(condition))
 
 
 def _add_preemption() -> None:
@@ -39,6 +47,8 @@ def _add_preemption() -> None:
 
 
 def downgrade() -> None:
+    _index("session_waiting", "session", ["shape", "ordinal"], "phase = 'pending'")
+    _index("event_of_group", "event", ["grp", "id"], "grp IS NOT NULL")
     op.drop_index("pin_of", "pin")
     op.drop_table("pin")
     for column in ("room_by", "preempted_for", "preemptions"):
