@@ -5,16 +5,17 @@
     fleet.give_back(placement.ranks)       # when it ends; fleet.take(ranks) for what is already there
     fleet.refusals(shape)                  # why not, counted over all nodes
 
-Equal requests are one shape. A shape is judged against every node when it is first met; after that only nodes whose
-room changed since it was last tried are judged again. So one Fleet may serve a whole replay, and what a try costs hangs
-on how much happened since the last one like it, not on how much waits. A node that is to join later is given from the
-start as not schedulable; `set_node` opens it, or takes it out. Its room stays what was taken and given back here.
+Equal requests are one shape. A shape is judged against every node when it is first met; after that only nodes that
+changed since it was last tried are judged again. So one Fleet may serve a whole replay, or every pass of a manager, and
+what a try costs hangs on how much happened since the last one like it, not on how much waits. A node that is to join
+later is given from the start as not schedulable; `set_node` opens it, or takes it out. Its room stays what was taken
+and given back here. A manager's passes have the database's word instead: `update`, then `begin`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +28,12 @@ from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.room import amounts_of
 from corral.scheduling.snapshot import Shape
-from corral.scheduling.standing import FITS, Standing
+from corral.scheduling.standing import FITS, Bars, Standing
 
-MAX_SHAPES = 4096  # remembered per group; beyond that all are forgotten and judged anew
+MOST_SHAPES = 100_000  # remembered per group: that they fit nowhere, and since when
+MOST_BARS = 1000  # combinations of labels, nodes and runtimes that are remembered per group
+MOST_SCORES = 2**25  # of one node for one shape, per group, in 8 bytes each
+MOST_REASONS = 2**27  # likewise, in one byte each
 
 
 class Placement(NamedTuple):
@@ -54,15 +58,49 @@ class Fleet:
         for node in nodes:
             by_group.setdefault(node.group, []).append(node)
         self._placements = placements
-        self._groups = {name: _Group(Pool(by_group[name], devices, turn), now) for name in sorted(by_group)}
+        self._demand: Demand = {}
+        self._groups = {name: _Group(name, Pool(by_group[name], devices, turn), now) for name in sorted(by_group)}
         self._group_of = {node.name: group for group in self._groups.values() for node in group.pool.nodes}
         self.expect(demand or {})
 
     def expect(self, demand: Demand) -> None:
         """How much each shape counts among those to come, for policies that look ahead. All scores are made anew."""
+        self._demand = demand
         for name, group in self._groups.items():
             if name in self._placements:
-                group.score_by(self._placements[name](group.pool, demand))
+                group.score_by(self._placements[name], demand)
+
+    def update(self, nodes: Iterable[Node], devices: Mapping[str, Sequence[Device]]) -> bool:
+        """These nodes are by now as said here. False: these arrays cannot hold that, and a new Fleet must be made."""
+        for node in nodes:
+            group = self._group_of.get(node.name)
+            if group is None or group.name != node.group or not group.pool.update(node, devices.get(node.name, ())):
+                return False
+        return True
+
+    def touched(self) -> list[str]:
+        """The nodes whose room was taken or given back here since the last time this was asked."""
+        return [name for group in self._groups.values() for name in group.touched()]
+
+    def begin(self, placements: Mapping[str, PlacementPolicy], now: float, demand: Demand, turn: int = 0) -> None:
+        """A pass with these policies. Corral's own go on with what they know; those that look ahead do while `demand`
+        is the object that it was."""
+        self.at(now)
+        before, self._placements, self._demand = self._demand, placements, demand
+        for name, group in self._groups.items():
+            group.pool.turn = turn
+            if name in placements:
+                group.begin(placements[name], demand, demand is not before)
+            else:
+                group.scorer = None
+
+    def fits_nowhere(self, shape: Shape, groups: Container[str]) -> bool:
+        """Whether it is known, with next to no work, that no node of these groups has room for one node's ranks."""
+        return all(
+            group.fits_nowhere(shape)
+            for name, group in self._groups.items()
+            if name in groups and (shape.group is None or shape.group == name)
+        )
 
     def place(self, shape: Shape, barred: Container[str] = ()) -> Placement | None:
         """All ranks of a shape, within one group that is not barred to it, taken; or nothing."""
@@ -106,68 +144,135 @@ class Fleet:
 class _Group:
     """One group's pool, its policy at work, and the shapes met."""
 
-    def __init__(self, pool: Pool, now: float) -> None:
+    def __init__(self, name: str, pool: Pool, now: float) -> None:
+        self.name = name
         self.pool = pool
         self.now = now
         self.scorer: Scorer | None = None
+        self._policy: PlacementPolicy | None = None
         self._standings: dict[Shape, Standing] = {}
+        self._bars: dict[tuple[object, ...], Bars] = {}
+        self._scored: dict[Standing, None] = {}
+        self._reasoned: dict[Standing, None] = {}
         self._scores: Floats = np.zeros(len(pool))  # of a policy that does not look at the shape
         self._scored_at = -1
+        self._touched_at = 0
 
-    def score_by(self, scorer: Scorer) -> None:
-        self.scorer = scorer
+    def score_by(self, policy: PlacementPolicy, demand: Demand) -> None:
+        self._policy, self.scorer = policy, policy(self.pool, demand)
         self._scored_at = -1
-        for standing in self._standings.values():
+        for standing in self._scored:
             standing.scored_at = -1
+
+    def begin(self, policy: PlacementPolicy, demand: Demand, is_new: bool) -> None:
+        """Go on with the scorer there is, if it is Corral's own and knows what it needs to."""
+        scorer = self.scorer
+        goes_on = scorer is not None and policy is self._policy and type(scorer) is policy
+        if scorer is None or not goes_on or (scorer.looks_ahead and is_new):
+            self.score_by(policy, demand)
+        else:
+            scorer.begin()
 
     def at(self, now: float) -> None:
         before, self.now = self.now, now
-        if ((self.pool.backoff_until > before) != (self.pool.backoff_until > now)).any():
-            self._standings.clear()
+        until = self.pool.backoff_until
+        self.pool.note_bars(np.flatnonzero((until > before) != (until > now)).tolist())
 
     def set_node(self, node: Node) -> None:
         self.pool.set_node(node)
-        self._standings.clear()
+
+    def touched(self) -> list[str]:
+        rows = self.pool.changed_since(self._touched_at)
+        self._touched_at = self.pool.stamp
+        nodes = self.pool.nodes
+        return [nodes[row].name for row in (range(len(nodes)) if isinstance(rows, slice) else rows.tolist())]
 
     def standing(self, shape: Shape) -> Standing:
         found = self._standings.get(shape)
         if found is None:
-            if len(self._standings) >= MAX_SHAPES:
-                self._standings.clear()
-            found = self._standings[shape] = Standing(self.pool, shape, self.now)
+            if len(self._standings) >= MOST_SHAPES:
+                self._forget(self._standings.pop(next(iter(self._standings))))
+            found = self._standings[shape] = Standing(self.pool, shape, self._bars_of(shape))
+        found.bars.refresh(self.now)
         return found
+
+    def _bars_of(self, shape: Shape) -> Bars:
+        key = (shape.on_labels, shape.on_nodes, shape.not_nodes, shape.runtime)
+        found = self._bars.get(key)
+        if found is None:
+            if len(self._bars) >= MOST_BARS:
+                self._bars.pop(next(iter(self._bars)))
+            found = self._bars[key] = Bars(self.pool, shape, self.now)
+        return found
+
+    def _forget(self, standing: Standing) -> None:
+        self._scored.pop(standing, None)
+        self._reasoned.pop(standing, None)
 
     def reasons(self, shape: Shape) -> Counter[str]:
         """Every node's answer. Without a policy no node is looked into: what nothing else bars counts as unknown."""
         standing = self.standing(shape)
-        counted = standing.bars() if self.scorer is None else standing.reasons()
+        if self.scorer is None:
+            counted = standing.reasons_whatever_the_room()
+        else:
+            if standing not in self._reasoned:
+                _make_room(self._reasoned, MOST_REASONS // max(len(self.pool), 1), Standing.forget_reasons)
+                self._reasoned[standing] = None
+            counted = standing.reasons()
         left = counted.pop(FITS, 0)
         if left:
             counted["group_unknown" if self.scorer is None else "not_enough_nodes"] += left
         return counted
 
+    def fits_nowhere(self, shape: Shape) -> bool:
+        standing = self._standings.get(shape)
+        if standing is None or standing.nowhere_at < 0:
+            return False
+        standing.bars.refresh(self.now)
+        return self._still_nowhere(standing)
+
+    def _still_nowhere(self, standing: Standing) -> bool:
+        """Of a shape that fitted nowhere: whether that holds for the rows that changed since, too."""
+        stamp = self.pool.stamp
+        if standing.nowhere_at != stamp:
+            if len(standing.fitting_since(standing.nowhere_at)):
+                return False
+            standing.nowhere_at = stamp
+        return True
+
     def place(self, shape: Shape) -> tuple[RankPlace, ...] | None:
         if self.scorer is None:
             return None
         standing = self.standing(shape)
-        rows = self.scorer.choose(self._refreshed(standing, self.scorer), shape.nodes)
+        if standing.nowhere_at >= 0 and self._still_nowhere(standing):
+            return None
+        scores = self._refreshed(standing, self.scorer)
+        rows = self.scorer.choose(scores, shape.nodes)
         if len(rows) < shape.nodes:
+            if scores.max(initial=-np.inf) == -np.inf:
+                standing.fits_nowhere_now()
+                self._scored.pop(standing, None)
             return None
         return tuple(place for row in rows for place in self._ranks(row, standing, self.scorer))
 
     def _refreshed(self, standing: Standing, scorer: Scorer) -> Floats:
         """The shape's scores, with every row that changed since they were made judged again."""
         stamp = self.pool.stamp
+        scores = standing.scores
+        if scores is None:
+            _make_room(self._scored, MOST_SCORES // max(len(self.pool), 1), Standing.forget_scores)
+            self._scored[standing] = None
+            scores = standing.begin_scores()
         if standing.scored_at != stamp:
             rows = self.pool.changed_since(standing.scored_at)
             fitting = np.flatnonzero(standing.fits(rows))
             if isinstance(rows, np.ndarray):
                 fitting = rows[fitting]
-            standing.scores[rows] = -np.inf
+            scores[rows] = -np.inf
             if len(fitting):
-                standing.scores[fitting] = self._score(fitting, standing.shape, scorer)
+                scores[fitting] = self._score(fitting, standing.shape, scorer)
             standing.scored_at = stamp
-        return standing.scores
+        return scores
 
     def _score(self, rows: Rows, shape: Shape, scorer: Scorer) -> Floats:
         """What the policy says of these rows; made once for all shapes where it does not look at the shape."""
@@ -202,3 +307,11 @@ class _Group:
         column = columns[0] if len(columns) == 1 else scorer.device(row, columns, standing.shape)
         vram = int(need.vram_mib[self.pool.kind[row, column]])
         return (Grant(devices[column].uuid, need.share_milli, vram),)
+
+
+def _make_room(kept: dict[Standing, None], most: int, forget: Callable[[Standing], None]) -> None:
+    """The oldest are forgotten where there are too many."""
+    while len(kept) >= max(most, 1):
+        oldest = next(iter(kept))
+        del kept[oldest]
+        forget(oldest)

@@ -6,7 +6,8 @@ It knows amounts and what changed, never what is best: `standing` judges a shape
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 NO_DEVICE = 0  # the kind of a column that a node has no device for
+FEW = 3  # rows up to which plain Python is faster
 CPU, MEMORY, DEVICES = 0, 1, 2  # columns of `Pool.room`: then every device's share, then every device's memory
 
 
@@ -32,10 +34,54 @@ class Kind(NamedTuple):
     capacity_mib: int
 
 
+class Log:
+    """Which rows changed, in order. Whoever keeps something per row asks for those since a `stamp` it took earlier."""
+
+    def __init__(self, rows: int) -> None:
+        self._count = rows
+        self._rows: list[int] = []
+        self._forgotten = 0
+        self._last: tuple[int, int, Rows | slice] = (-1, -1, slice(None))
+        self._last_few: tuple[int, int, list[int] | None] = (-1, -1, None)
+
+    @property
+    def stamp(self) -> int:
+        """Raised by every change."""
+        return self._forgotten + len(self._rows)
+
+    def note(self, row: int) -> None:
+        self._rows.append(row)
+        if len(self._rows) > 4 * self._count + 1024:
+            self._forgotten += len(self._rows)
+            self._rows.clear()
+
+    def since(self, stamp: int) -> Rows | slice:
+        """The rows that changed since then, or all of them where that is no more work."""
+        now = self.stamp
+        if self._last[:2] != (stamp, now):
+            self._last = (stamp, now, self._since(stamp))
+        return self._last[2]
+
+    def _since(self, stamp: int) -> Rows | slice:
+        if stamp < self._forgotten:
+            return slice(None)
+        rows = set(self._rows[stamp - self._forgotten :])
+        return slice(None) if 2 * len(rows) > self._count else np.array(sorted(rows), np.intp)
+
+    def few_since(self, stamp: int) -> list[int] | None:
+        """The same where they are so few that plain Python is faster; None where they are more."""
+        now = self.stamp
+        if self._last_few[:2] != (stamp, now):
+            few = stamp >= self._forgotten and now - stamp <= 4 * FEW
+            rows = sorted(set(self._rows[stamp - self._forgotten :])) if few else None
+            self._last_few = (stamp, now, rows if rows is not None and len(rows) <= FEW else None)
+        return self._last_few[2]
+
+
 class Pool:
     """Nodes of one group. `room[row]` is what is free: cpu_milli, memory_mib, `width` shares, `width` device memories.
 
-    Whoever keeps something per row asks `changed_since(stamp)` for the rows that moved since `stamp` was `self.stamp`.
+    `changes` knows the rows of which anything changed, `bar_changes` those of which what is not room did.
     """
 
     def __init__(self, nodes: Sequence[Node], devices: Mapping[str, Sequence[Device]], turn: int = 0) -> None:
@@ -54,16 +100,18 @@ class Pool:
         self._runtimes: dict[str, Flags] = {}
         self._labels: dict[tuple[str, str], Flags] = {}
         self._columns = [{one.uuid: column for column, one in enumerate(ones)} for ones in self.devices]
-        self._changes: list[int] = []
-        self._forgotten = 0
+        self._lists: dict[int, list[int]] = {}
+        self.changes = Log(len(self.nodes))
+        self.bar_changes = Log(len(self.nodes))
 
     def _free_room(self) -> Ints:
-        rows: list[list[int]] = []
-        for node, ones in zip(self.nodes, self.devices, strict=True):
-            none = [0] * (self.width - len(ones))
-            row = [node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib]
-            rows.append(row + [one.free_milli for one in ones] + none + [one.free_mib for one in ones] + none)
+        rows = [self._free_of(node, ones) for node, ones in zip(self.nodes, self.devices, strict=True)]
         return np.array(rows, np.int64).reshape(len(rows), DEVICES + 2 * self.width)
+
+    def _free_of(self, node: Node, ones: Sequence[Device]) -> list[int]:
+        none = [0] * (self.width - len(ones))
+        row = [node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib]
+        return row + [one.free_milli for one in ones] + none + [one.free_mib for one in ones] + none
 
     def _kinds(self) -> tuple[list[Kind], NDArray[np.intp]]:
         """The kinds there are, NO_DEVICE first, and each column's number among them."""
@@ -81,12 +129,42 @@ class Pool:
     def set_node(self, node: Node) -> None:
         """What is not room: state, labels, runtimes, epoch."""
         row = self.row_of[node.name]
-        self.nodes[row] = node
-        self.unreachable[row] = node.state is NodeState.UNREACHABLE
-        self.closed[row] = not node.schedulable
-        self.backoff_until[row] = node.backoff_until
-        self._runtimes.clear()
-        self._labels.clear()
+        before, self.nodes[row] = self.nodes[row], node
+        if _bars(before) != _bars(node):
+            self.unreachable[row] = node.state is NodeState.UNREACHABLE
+            self.closed[row] = not node.schedulable
+            self.backoff_until[row] = node.backoff_until
+            self._runtimes.clear()
+            self._labels.clear()
+            self.note_bars((row,))
+
+    def note_bars(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.bar_changes.note(row)
+            self.changes.note(row)
+
+    def update(self, node: Node, devices: Sequence[Device]) -> bool:
+        """All of a node as it is now. False, and nothing done: it has other devices, which these arrays cannot hold."""
+        row, ones = self.row_of[node.name], [one for one in devices if one.present]
+        if [_kept(one) for one in ones] != [_kept(one) for one in self.devices[row]]:
+            return False
+        free, size = self._free_of(node, ones), (node.cpu_milli, node.memory_mib)
+        if free != self.room_of(row) or size != tuple(self.size[row].tolist()):
+            self.room[row], self.size[row] = free, size
+            self._note(row)
+        self.set_node(node)
+        return True
+
+    def _note(self, row: int) -> None:
+        self._lists.pop(row, None)
+        self.changes.note(row)
+
+    def room_of(self, row: int) -> list[int]:
+        """One row of `room`, as plain numbers."""
+        found = self._lists.get(row)
+        if found is None:
+            found = self._lists[row] = self.room[row].tolist()
+        return found
 
     def offers(self, runtime: str) -> Flags:
         if runtime not in self._runtimes:
@@ -110,7 +188,7 @@ class Pool:
 
     def share_of(self, row: int) -> list[int]:
         """One node's free thousandths, as plain numbers."""
-        return self.room[row, DEVICES : DEVICES + self.width].tolist()
+        return self.room_of(row)[DEVICES : DEVICES + self.width]
 
     def share(self, rows: Rows | slice) -> Ints:
         """Free thousandths of each device; 0 where there is none."""
@@ -131,19 +209,54 @@ class Pool:
                 column = self._columns[row][grant.uuid]
                 room[row, DEVICES + column] -= sign * grant.share_milli
                 room[row, memory + column] -= sign * grant.vram_mib
-            self._changes.append(row)
-        if len(self._changes) > 4 * len(self.nodes) + 1024:
-            self._forgotten += len(self._changes)
-            self._changes.clear()
+            self._note(row)
+
+    def cells(self, places: Iterable[RankPlace]) -> Iterator[tuple[int, int]]:
+        """What these places hold: positions in the flattened `room`, each with its amount. Of nodes of another pool,
+        and of devices that are no more, nothing."""
+        columns = DEVICES + 2 * self.width
+        for place in places:
+            row = self.row_of.get(place.node)
+            if row is None:
+                continue
+            begin = row * columns
+            yield begin + CPU, place.cpu_milli
+            yield begin + MEMORY, place.memory_mib
+            for grant in place.grants:
+                column = self._columns[row].get(grant.uuid)
+                if column is not None:
+                    yield begin + DEVICES + column, grant.share_milli
+                    yield begin + DEVICES + self.width + column, grant.vram_mib
+
+    def shift(self, rows: Rows, by: Ints) -> None:
+        """Let these rows have so much more free, or less, until it is taken back."""
+        self.room[rows] += by
+        for row in rows.tolist():
+            self._note(row)
+
+    def with_room(self, room: Ints) -> Pool:
+        """The same nodes with other room, to think on."""
+        other = copy(self)
+        other.room = room
+        other._lists = {}
+        other.changes = Log(len(self.nodes))
+        return other
 
     @property
     def stamp(self) -> int:
         """Raised by every change."""
-        return self._forgotten + len(self._changes)
+        return self.changes.stamp
 
     def changed_since(self, stamp: int) -> Rows | slice:
         """The rows that changed since then, or all of them where that is no more work."""
-        if stamp < self._forgotten:
-            return slice(None)
-        rows = set(self._changes[stamp - self._forgotten :])
-        return slice(None) if 2 * len(rows) > len(self.nodes) else np.array(sorted(rows), np.intp)
+        return self.changes.since(stamp)
+
+
+def _bars(node: Node) -> tuple[object, ...]:
+    """What keeps sessions out, whatever its room."""
+    return node.state, node.schedulable, node.backoff_until, node.labels, node.runtimes
+
+
+def _kept(device: Device) -> tuple[object, ...]:
+    """What stays as it is while a device is what it is."""
+    return device.uuid, device.index, device.model, device.arch, device.capacity_mib

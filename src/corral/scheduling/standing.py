@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
 from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
-from corral.scheduling.room import MESSAGES
+from corral.scheduling.room import MESSAGES, excluded
 from corral.scheduling.snapshot import Shape
 
 FITS = ""
@@ -59,29 +59,97 @@ def vram_needed(gpu: GpuRequest, model: str, arch: str | None, capacity_mib: int
     return gpu.vram_mib or capacity_mib * gpu.share_milli // WHOLE_GPU_MILLI
 
 
-class Standing:
-    """One shape in one pool. `fits` and `scores` are true after `refresh`; -inf scores what does not fit."""
+class Bars:
+    """Why each node is out of the question whatever its room, 0 where it is not: one for all shapes that ask for the
+    same labels, nodes and runtime."""
 
     def __init__(self, pool: Pool, shape: Shape, now: float) -> None:
+        self._pool = pool
+        self._shape = shape
+        self.codes = barred(pool, shape, now)
+        self.open: Flags = self.codes == 0
+        self._at = pool.bar_changes.stamp
+
+    def refresh(self, now: float) -> None:
+        log = self._pool.bar_changes
+        if self._at == log.stamp:
+            return
+        rows = log.since(self._at)
+        if isinstance(rows, slice):
+            self.codes = barred(self._pool, self._shape, now)
+        else:
+            changed: list[int] = rows.tolist()
+            for row in changed:
+                why = excluded(self._pool.nodes[row], self._shape, now)
+                self.codes[row] = 0 if why is None else CODE_OF[why]
+        self.open = self.codes == 0
+        self._at = log.stamp
+
+
+class Standing:
+    """One shape in one pool: who has room for it and what a policy makes of them, or that nobody has; and why not.
+
+    `scores` is the group's to fill: -inf where it does not fit. They are dropped once the shape fits nowhere: from then
+    on `nowhere_at` is when that was last true, and only rows that changed since can have room.
+    """
+
+    def __init__(self, pool: Pool, shape: Shape, bars: Bars) -> None:
         self.pool = pool
         self.shape = shape
         self.need = need_of(shape, pool)
-        self._vram: list[int] = self.need.vram_mib.tolist()
-        self.barred = barred(pool, shape, now)
-        self.open: Flags = self.barred == 0
-        self.scores: Floats = np.full(len(pool), -np.inf)
+        self.bars = bars
+        self.scores: Floats | None = None
         self.scored_at = -1
-        self._codes: Codes = self.barred.copy()
+        self.nowhere_at = -1
+        self._vram: list[int] = self.need.vram_mib.tolist()
+        self._codes: Codes = np.zeros(0, np.int8)
         self._coded_at = -1
+        self._counts: list[int] = []
         self._simple = shape.ranks_per_node == 1 and not shape.exclusive
+
+    def begin_scores(self) -> Floats:
+        """Room for them: as they were when it fitted nowhere, or to be made for every row."""
+        self.scores = np.full(len(self.pool), -np.inf)
+        self.scored_at, self.nowhere_at = self.nowhere_at, -1
+        return self.scores
+
+    def forget_scores(self) -> None:
+        self.scores, self.scored_at = None, -1
+
+    def fits_nowhere_now(self) -> None:
+        self.forget_scores()
+        self.nowhere_at = self.pool.stamp
+
+    def fitting_since(self, stamp: int) -> Rows:
+        """Of the rows that changed since then, those that fit."""
+        few = self.pool.changes.few_since(stamp) if self._simple else None
+        if few is not None:
+            return np.array([row for row in few if self._code_of(row) == 0], np.intp)
+        rows = self.pool.changed_since(stamp)
+        fitting = np.flatnonzero(self.fits(rows))
+        return rows[fitting] if isinstance(rows, np.ndarray) else fitting
 
     def fits(self, rows: Rows | slice) -> Flags:
         if not self._simple:
             return self._judge(rows) == 0
         need = self.need
         room = self.pool.free(rows)[0]
-        fits = self.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
+        fits = self.bars.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
         return fits if need.gpus < 0 else fits & self._gpus_fit(rows)
+
+    def _code_of(self, row: int) -> int:
+        """`_judge_one` of a single row, in plain Python."""
+        code = int(self.bars.codes[row])
+        if code:
+            return code
+        need, room = self.need, self.pool.room_of(row)
+        if room[CPU] < need.cpu_milli:
+            return CODE_OF["not_enough_cpus"]
+        if room[MEMORY] < need.memory_mib:
+            return CODE_OF["not_enough_memory"]
+        if need.gpus < 0 or len(self.usable(row)) >= max(need.gpus, 1):
+            return 0
+        return int(self._gpu_codes(np.array([row], np.intp))[0])
 
     def _gpus_fit(self, rows: Rows | slice) -> Flags:
         """Whether one rank finds its GPUs."""
@@ -93,7 +161,7 @@ class Standing:
     def usable(self, row: int) -> list[int]:
         """The columns of one node with room enough for a rank's share, or for one of its whole GPUs."""
         need, pool = self.need, self.pool
-        room, width = pool.room[row].tolist(), pool.width
+        room, width = pool.room_of(row), pool.width
         columns: list[int] = []
         for column, kind in enumerate(pool.kind[row].tolist()):
             share, vram = room[DEVICES + column], room[DEVICES + width + column]
@@ -103,14 +171,34 @@ class Standing:
 
     def reasons(self) -> Counter[str]:
         """How many nodes give each answer, FITS among them."""
-        rows = slice(None) if self._coded_at < 0 else self.pool.changed_since(self._coded_at)
-        self._codes[rows] = self._judge_one(rows) if self._simple else self._judge(rows)
-        self._coded_at = self.pool.stamp
-        return _counted(self._codes)
+        if self._coded_at != self.pool.stamp:
+            self._code()
+        return Counter({CODES[number]: count for number, count in enumerate(self._counts) if count})
 
-    def bars(self) -> Counter[str]:
-        """The same of what holds whatever the room."""
-        return _counted(self.barred)
+    def _code(self) -> None:
+        """Bring every row's answer up to date."""
+        known = len(self._codes) > 0
+        few = self.pool.changes.few_since(self._coded_at) if known and self._simple else None
+        if few is not None:
+            for row in few:
+                self._counts[self._codes[row]] -= 1
+                self._codes[row] = code = self._code_of(row)
+                self._counts[code] += 1
+        else:
+            rows = self.pool.changed_since(self._coded_at) if known else slice(None)
+            if not known:
+                self._codes = np.zeros(len(self.pool), np.int8)
+            self._codes[rows] = self._judge_one(rows) if self._simple else self._judge(rows)
+            self._counts = np.bincount(self._codes, minlength=len(CODES)).tolist()
+        self._coded_at = self.pool.stamp
+
+    def forget_reasons(self) -> None:
+        """They take a byte for each node, and are made again when they are asked for."""
+        self._codes, self._coded_at = np.zeros(0, np.int8), -1
+
+    def reasons_whatever_the_room(self) -> Counter[str]:
+        counts = np.bincount(self.bars.codes).tolist()
+        return Counter({CODES[number]: count for number, count in enumerate(counts) if count})
 
     def _judge_one(self, rows: Rows | slice) -> Codes:
         """The same as `_judge` for one rank, which may share the node: in fewer steps."""
@@ -120,7 +208,7 @@ class Standing:
             codes[:] = np.where(self._gpus_fit(rows), 0, self._gpu_codes(rows))
         codes[room[:, MEMORY] < need.memory_mib] = CODE_OF["not_enough_memory"]
         codes[room[:, CPU] < need.cpu_milli] = CODE_OF["not_enough_cpus"]
-        barred = self.barred[rows]
+        barred = self.bars.codes[rows]
         return np.where(barred != 0, barred, codes)
 
     def _judge(self, rows: Rows | slice) -> Codes:
@@ -134,7 +222,7 @@ class Standing:
         short = limits.min(axis=0) < shape.ranks_per_node
         words = np.array([CODE_OF[code] for code in ("node_in_use", "not_enough_cpus", "not_enough_memory", FITS)])
         codes = np.where(first == 3, self._gpu_codes(rows), words[first])
-        barred = self.barred[rows]
+        barred = self.bars.codes[rows]
         return np.where(barred != 0, barred, np.where(short, codes, 0)).astype(np.int8)
 
     def _alone(self, rows: Rows | slice) -> Ints:
@@ -163,10 +251,6 @@ class Standing:
         lacking = CODE_OF["not_enough_gpus" if need.whole else "not_enough_gpu_share"]
         without = np.where(pool.count[rows] > 0, CODE_OF["no_such_gpu"], CODE_OF["no_gpus"])
         return np.where(suited, lacking, without).astype(np.int8)
-
-
-def _counted(codes: Codes) -> Counter[str]:
-    return Counter({CODES[number]: count for number, count in enumerate(np.bincount(codes).tolist()) if count})
 
 
 def _times(free: Ints, each: Ints | int) -> Ints:

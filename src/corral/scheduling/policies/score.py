@@ -39,7 +39,10 @@ class RoundRobin(Scorer):
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         super().__init__(pool, demand)
-        self.next_row = pool.turn % max(len(pool), 1)
+        self.begin()
+
+    def begin(self) -> None:
+        self.next_row = self.pool.turn % max(len(self.pool), 1)
 
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         return np.zeros(len(self.pool.room[rows]))

@@ -13,11 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.pool import Floats, Pool, Rows
+from corral.scheduling.pool import FEW, Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 Demand = Mapping[Shape, float]
-FEW = 3  # rows up to which plain Python is faster
 
 
 class Scorer(ABC):
@@ -30,9 +29,14 @@ class Scorer(ABC):
     """
 
     by_shape: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False  # at the demand
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         self.pool = pool
+
+    def begin(self) -> None:
+        """A pass begins: of a manager's own policies one scorer goes on from pass to pass."""
+        return
 
     @abstractmethod
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
@@ -79,7 +83,7 @@ def fullness(pool: Pool, rows: Rows | slice) -> Floats:
 
 def _fullness_of(pool: Pool, row: int) -> float:
     """The same of one node: arrays do not pay for so few."""
-    cpu_free, memory_free, *rest = pool.room[row].tolist()
+    cpu_free, memory_free, *rest = pool.room_of(row)
     cpu, memory = pool.size[row].tolist()
     full = max(1 - cpu_free / cpu if cpu else 1.0, 1 - memory_free / memory if memory else 1.0)
     whole = WHOLE_GPU_MILLI * len(pool.devices[row])
