@@ -8,7 +8,7 @@ Next: `scheduling.limits` looks at one that waits, `reconcile.quotas` holds plac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +38,9 @@ class Amounts(NamedTuple):
 
     def plus(self, other: Amounts) -> Amounts:
         return Amounts(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def less(self, other: Amounts) -> Amounts:
+        return Amounts(*(one - fewer for one, fewer in zip(self, other, strict=True)))
 
 
 NOTHING = Amounts()
@@ -107,11 +110,16 @@ class Quota:
 
 class Quotas(NamedTuple):
     """All of them, which domain each project is of (those not named, of that above them or the default), and what is
-    held of what they limit."""
+    held: by sessions that have room, and pinned for some that wait, by their ids."""
 
     listed: tuple[Quota, ...] = ()
     domains: Mapping[str, str] = {}
     held: tuple[Held, ...] = ()
+    pinned: Mapping[str, Held] = {}
+
+    def all_held(self) -> Iterator[Held]:
+        yield from self.held
+        yield from self.pinned.values()
 
     def of(self, claimant: Claimant) -> Iterator[tuple[Quota, Bucket]]:
         """Those that a session of this claimant's falls under."""
@@ -132,11 +140,11 @@ def domain_of(project: str, domains: Mapping[str, str]) -> str:
     return DEFAULT_DOMAIN
 
 
-def used_by_bucket(quota: Quota, held: Iterable[Held], domains: Mapping[str, str]) -> dict[Bucket, Amounts]:
+def used_under(quota: Quota, quotas: Quotas) -> dict[Bucket, Amounts]:
     """What is held under a quota, by what it counts apart."""
     found: dict[Bucket, Amounts] = {}
-    for claimant, amounts in held:
-        bucket = quota.bucket(claimant, domains)
+    for claimant, amounts in quotas.all_held():
+        bucket = quota.bucket(claimant, quotas.domains)
         if bucket is not None:
             found[bucket] = found.get(bucket, NOTHING).plus(amounts)
     return found

@@ -28,7 +28,7 @@ MAX_PLACEMENTS = 500  # per pass: what one transaction commits while others wait
 def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
     """The plan for one pass. Deterministic: equal snapshots give equal plans."""
     fleet: Fleet | None = None
-    admission = Admission(snapshot)
+    admission = Admission(snapshot.quotas, snapshot.devices)
     placements: list[Placed] = []
     refusals: dict[str, tuple[Refusal, ...]] = {}
     hopeless: dict[Shape, tuple[Refusal, ...]] = {}

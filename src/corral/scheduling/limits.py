@@ -13,8 +13,19 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from corral.model.node import Device
-from corral.model.quota import HELD, KINDS, NOTHING, TIME, Amounts, Bucket, Claimant, Quota, Quotas, gpu_milli
-from corral.model.quota import used_by_bucket as used_under
+from corral.model.quota import (
+    HELD,
+    KINDS,
+    NOTHING,
+    TIME,
+    Amounts,
+    Bucket,
+    Claimant,
+    Quota,
+    Quotas,
+    gpu_milli,
+    used_under,
+)
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
@@ -25,10 +36,12 @@ Refusals = tuple[Refusal, ...]
 
 
 class Asking(NamedTuple):
-    """One session that asks for room: whose it is, and what it would hold at least."""
+    """One session that asks for room: whose it is, what it would hold at least, and how much of that is not pinned for
+    it and so counted already."""
 
     claimant: Claimant
     amounts: Amounts
+    more: Amounts
     time_limit_s: int | None
 
 
@@ -44,14 +57,22 @@ class Use:
 
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
-        self._held = {quota.name: used_under(quota, quotas.held, quotas.domains) for quota in quotas.listed}
+        self._held = {quota.name: used_under(quota, quotas) for quota in quotas.listed}
+        self._pinned = dict(quotas.pinned)
 
     def of(self, quota: Quota, bucket: Bucket) -> Amounts:
         return self._held[quota.name].get(bucket, NOTHING)
 
-    def take(self, claimant: Claimant, amounts: Amounts) -> None:
-        for quota, bucket in self.quotas.of(claimant):
-            self._held[quota.name][bucket] = self.of(quota, bucket).plus(amounts)
+    def asking(self, waiting: Waiting, group: str | None, amounts: Amounts) -> Asking:
+        pinned = self._pinned.get(waiting.id)
+        more = amounts if pinned is None else amounts.less(pinned.amounts)
+        return Asking(Claimant(waiting.owner, waiting.project, group), amounts, more, waiting.time_limit_s)
+
+    def take(self, asking: Asking, id_: str) -> None:
+        """It was given room; what was pinned for it is part of that."""
+        self._pinned.pop(id_, None)
+        for quota, bucket in self.quotas.of(asking.claimant):
+            self._held[quota.name][bucket] = self.of(quota, bucket).plus(asking.more)
 
 
 class HeldAtOnce:
@@ -64,8 +85,8 @@ class HeldAtOnce:
         for quota, bucket in self._use.quotas.of(asking.claimant):
             used = self._use.of(quota, bucket)
             for name in HELD[:-1]:
-                limit, more = quota.limits.get(name), getattr(asking.amounts, name)
-                if limit is not None and more and getattr(used, name) + more > limit:
+                limit, more = quota.limits.get(name), getattr(asking.more, name)
+                if limit is not None and more > 0 and getattr(used, name) + more > limit:
                     yield _refusal(f"quota_{quota.kind}", quota, bucket, name, getattr(used, name), more)
 
     def never(self, asking: Asking) -> Iterator[Refusal]:
@@ -85,8 +106,8 @@ class SessionsAtOnce:
     def now(self, asking: Asking) -> Iterator[Refusal]:
         for quota, bucket in self._use.quotas.of(asking.claimant):
             limit, used = quota.limits.get("sessions"), self._use.of(quota, bucket).sessions
-            if limit is not None and used + asking.amounts.sessions > limit:
-                yield _refusal("quota_sessions", quota, bucket, "sessions", used, asking.amounts.sessions)
+            if limit is not None and asking.more.sessions > 0 and used >= limit:
+                yield _refusal("quota_sessions", quota, bucket, "sessions", used, asking.more.sessions)
 
     def never(self, asking: Asking) -> Iterator[Refusal]:
         for quota, bucket in self._use.quotas.of(asking.claimant):
@@ -122,22 +143,23 @@ CONDITIONS: Sequence[Callable[[Use], Condition]] = (HeldAtOnce, SessionsAtOnce, 
 class Admission:
     """All conditions, while one plan is made. Without quotas it holds nobody back and costs nothing."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._use = Use(snapshot.quotas)
-        self._conditions = [make(self._use) for make in CONDITIONS] if snapshot.quotas.listed else []
-        self._devices = snapshot.devices
+    def __init__(self, quotas: Quotas, devices: Mapping[str, Sequence[Device]] | None = None) -> None:
+        self._use = Use(quotas)
+        self._conditions = [make(self._use) for make in CONDITIONS] if quotas.listed else []
+        self._devices = devices or {}
         self._capacity: dict[str, int] | None = None
-        self._of_groups = any(quota.group is not None for quota in snapshot.quotas.listed)
-        self._told: dict[tuple[str, str, Shape, int | None], Refusals] = {}
+        self._of_groups = any(quota.group is not None for quota in quotas.listed)
+        self._told: dict[tuple[str, str, Shape, int | None, str], Refusals] = {}
 
     def refusals(self, waiting: Waiting) -> Refusals:
         """Why it is not given room now, wherever there is some. One object for sessions that are told the same."""
         if not self._conditions:
             return ()
-        key = (waiting.owner, waiting.project, waiting.shape, waiting.time_limit_s)
+        pinned = waiting.id if waiting.id in self._use.quotas.pinned else ""
+        key = (waiting.owner, waiting.project, waiting.shape, waiting.time_limit_s, pinned)
         told = self._told.get(key)  # what is admitted only adds reasons
         if told is None:
-            told = self._now(asking_of(waiting))
+            told = self._now(self._asked(waiting, waiting.shape.group))
             if told:
                 self._told[key] = told
         return told
@@ -146,23 +168,26 @@ class Admission:
         """The groups to which a session that names none may not go now, and why."""
         if not self._of_groups or waiting.shape.group is not None:
             return {}
-        told = {name: self._now(asking_of(waiting, group=name)) for name in groups}
+        told = {name: self._now(self._asked(waiting, name)) for name in groups}
         return {name: why for name, why in told.items() if why}
 
     def take(self, waiting: Waiting, group: str, ranks: Sequence[RankPlace]) -> Refusals:
         """Count what it would hold there; or why that is too much, and nothing is counted."""
         if not self._conditions:
             return ()
-        claimant = Claimant(waiting.owner, waiting.project, group)
-        asking = Asking(claimant, amounts_of(ranks, self._capacities()), waiting.time_limit_s)
+        asking = self._use.asking(waiting, group, amounts_of(ranks, self._capacities()))
         told = self._now(asking)
         if not told:
-            self._use.take(claimant, asking.amounts)
+            self._use.take(asking, waiting.id)
         return told
 
     def never(self, waiting: Waiting) -> Refusals:
         """What will always keep it back, unless a quota changes."""
-        return tuple(why for one in self._conditions for why in one.never(asking_of(waiting)))
+        asking = self._asked(waiting, waiting.shape.group)
+        return tuple(why for one in self._conditions for why in one.never(asking))
+
+    def _asked(self, waiting: Waiting, group: str | None) -> Asking:
+        return self._use.asking(waiting, group, asked(waiting.shape))
 
     def _now(self, asking: Asking) -> Refusals:
         return tuple(why for one in self._conditions for why in one.now(asking))
@@ -171,11 +196,6 @@ class Admission:
         if self._capacity is None:
             self._capacity = {one.uuid: one.capacity_mib for listed in self._devices.values() for one in listed}
         return self._capacity
-
-
-def asking_of(waiting: Waiting, group: str | None = None) -> Asking:
-    claimant = Claimant(waiting.owner, waiting.project, group or waiting.shape.group)
-    return Asking(claimant, asked(waiting.shape), waiting.time_limit_s)
 
 
 def asked(shape: Shape) -> Amounts:
@@ -201,18 +221,16 @@ def amounts_of(ranks: Iterable[RankPlace], capacity: Mapping[str, int]) -> Amoun
     return Amounts(cpu, memory, milli, vram, 1)
 
 
-def within(
-    quotas: Quotas, placements: Iterable[Placed], devices: Iterable[Device], whose: Callable[[Placed], Claimant]
-) -> list[Placed]:
+def within(quotas: Quotas, placements: Iterable[Placed], devices: Iterable[Device]) -> list[Placed]:
     """Those of the placements, in their order, that the quotas allow beside what is held."""
     capacity = {one.uuid: one.capacity_mib for one in devices}
-    use, kept = Use(quotas), list[Placed]()
+    use = Use(quotas)
     conditions = [make(use) for make in CONDITIONS]
+    kept: list[Placed] = []
     for placed in placements:
-        claimant = whose(placed)
-        asking = Asking(claimant, amounts_of(placed.ranks, capacity), placed.session.time_limit_s)
+        asking = use.asking(placed.session, placed.group, amounts_of(placed.ranks, capacity))
         if not any(True for one in conditions for _ in one.now(asking)):
-            use.take(claimant, asking.amounts)
+            use.take(asking, placed.session.id)
             kept.append(placed)
     return kept
 
@@ -222,18 +240,20 @@ def check_limits(snapshot: Snapshot, plan: Plan) -> list[str]:
     capacity = {one.uuid: one.capacity_mib for listed in snapshot.devices.values() for one in listed}
     quotas, wrong = snapshot.quotas, list[str]()
     for quota in quotas.listed:
-        before = used_under(quota, quotas.held, quotas.domains)
+        before = used_under(quota, quotas)
         added: dict[Bucket, Amounts] = {}
         for placed in plan.placements:
             claimant = Claimant(placed.session.owner, placed.session.project, placed.group)
             bucket = quota.bucket(claimant, quotas.domains)
             if bucket is not None:
-                added[bucket] = added.get(bucket, NOTHING).plus(amounts_of(placed.ranks, capacity))
+                pinned = quotas.pinned.get(placed.session.id)
+                more = amounts_of(placed.ranks, capacity).less(NOTHING if pinned is None else pinned.amounts)
+                added[bucket] = added.get(bucket, NOTHING).plus(more)
         for bucket, amounts in added.items():
             for name in HELD:
                 limit, more = quota.limits.get(name), getattr(amounts, name)
                 total = getattr(before.get(bucket, NOTHING), name) + more
-                if limit is not None and more and total > limit:
+                if limit is not None and more > 0 and total > limit:
                     wrong.append(f"{quota.whose(bucket)} would hold {total} {name} of {limit} (quota {quota.name})")
     return wrong
 
