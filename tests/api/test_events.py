@@ -66,6 +66,18 @@ def test_a_user_hears_only_of_own_sessions(served: Served) -> None:
         assert next(events)[2]["session"] == own
 
 
+def test_a_page_is_full_of_what_the_caller_may_see(face: Face) -> None:
+    face.post("/api/v1/sessions:batch", {"sessions": [{"command": ["x"]}] * 1500}, as_="bob")
+    own = [face.submit("ann")["id"] for _ in range(3)]
+    face.submit("bob")
+    page = face.get("/api/v1/events:page?limit=2", as_="ann")
+    assert [one["session"] for one in page["events"]] == own[:2]
+    rest = face.get(f"/api/v1/events:page?after={page['events'][-1]['id']}", as_="ann")["events"]
+    assert [one["session"] for one in rest] == own[2:]
+    text = face.request("GET", "/api/v1/events?follow=0", "ann").text
+    assert [data["session"] for _, _, data in events_of(iter(text.splitlines()))] == own
+
+
 def test_a_quiet_stream_is_kept_alive(served: Served, monkeypatch) -> None:
     monkeypatch.setattr(sse, "HEARTBEAT_S", 0.05)
     with served.client.stream("GET", "/api/v1/events") as response:

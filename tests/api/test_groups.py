@@ -1,5 +1,6 @@
 """Resource groups over REST: made, changed, paused and deleted by administrators, seen by everybody."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,6 +175,52 @@ def test_shares_are_shown_and_only_ones_own_to_users(face: Face) -> None:
     fair = {one["owner"]: one for one in face.get(f"{GROUPS}/default")["shares"]}
     assert fair["bob"]["used"] > fair["ann"]["used"] > 0
     assert fair["ann"]["project"] == "default"
+
+
+def test_whose_weight_is_what_is_told_to_nobody_else(face: Face) -> None:
+    face.node().register()
+    weights = {"owner_weights": {"ann": 3, "bob": 2}, "project_weights": {"lab": 2}}
+    create(face, "fair", order="fair-share", order_options=weights)
+    create(face, "drf", order="drf", order_options={"weights": {"ann": 3}})
+
+    def seen(by: str) -> list[dict[str, Any]]:
+        listed = {one["name"]: one["order_options"] for one in face.get(GROUPS, as_=by)}
+        shown = face.get(f"{GROUPS}/fair", as_=by)["group"]["order_options"]
+        told = face.get(f"{GROUPS}/fair/history", as_=by)[0]["detail"]["order_options"]
+        events = face.get("/api/v1/events:page", as_=by)["events"]
+        streamed = [one["detail"]["order_options"] for one in events if one["group"] == "fair"]
+        assert listed["drf"]["weights"] == ({"ann": 3} if by in ("admin", "ann") else {})
+        return [listed["fair"], shown, told, *streamed]
+
+    for by, own in {"admin": {"ann": 3, "bob": 2}, "ann": {"ann": 3}, "bob": {"bob": 2}}.items():
+        found = seen(by)
+        assert len(found) == 4
+        assert [one["owner_weights"] for one in found] == [own] * 4
+        assert [one["project_weights"] for one in found] == [{"lab": 2}] * 4
+
+
+@pytest.mark.parametrize("weight", ["1e-200", "1e-7", "1e10", "0", "-1", "inf", "nan"])
+@pytest.mark.parametrize(("order", "option"), [("drf", "weights"), ("fair-share", "owner_weights")])
+def test_a_weight_is_within_bounds(face: Face, order: str, option: str, weight: str) -> None:
+    body = {"name": "x", "order": order, "order_options": {option: f"ann:{weight}"}}
+    answer = face.request("POST", GROUPS, json=body)
+    assert problem(answer) == (422, "bad_option") and "between 1e-06 and 1e+09" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("order", ["drf", "fair-share"])
+def test_a_weight_stored_when_any_was_taken_divides_nothing_by_zero(face: Face, order: str) -> None:
+    option = {"drf": "weights", "fair-share": "owner_weights"}[order]
+    create(face, "x", order=order, order_options={option: {"ann": 2, "bob": 1}})
+    face.node(group="x").register()
+    for by in ("ann", "bob"):
+        face.submit(by, group="x")
+    place(face)
+    stored = {option: {"ann": 1e-200, "bob": 5e-324}}
+    assert face.tx(lambda tx: tx.set_group(replace(tx.groups()["x"], order_options=stored), 1))
+    shown = face.get(f"{GROUPS}/x")
+    assert shown["group"]["problem"] is None
+    assert {one["owner"]: one["weight"] for one in shown["shares"]} == {"ann": 1e-6, "bob": 1e-6}
+    assert [one["entitled"] for one in shown["shares"]] == [0.5, 0.5]
 
 
 def test_policies_are_listed_with_their_options(face: Face) -> None:

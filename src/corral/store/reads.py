@@ -143,8 +143,8 @@ class SqlReads:
         found = self._rows(sql.HISTORY, session=session_id, after=after, limit=limit)
         return [rows.event_of(row) for row in found]
 
-    def events(self, after: int, limit: int = 1000) -> list[EventRow]:
-        return [rows.event_of(row) for row in self._rows(sql.EVENTS, after=after, limit=limit)]
+    def events(self, after: int, limit: int = 1000, owner: str | None = None) -> list[EventRow]:
+        return [rows.event_of(row) for row in self._rows(sql.EVENTS, after=after, limit=limit, owner=owner)]
 
     def last_event(self) -> int:
         return self._rows(sql.LAST_EVENT)[0][0]

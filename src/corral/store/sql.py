@@ -209,7 +209,11 @@ WHERE session = :session AND attempt = :attempt AND live = 1"""
 # --- events
 
 HISTORY = f"SELECT {EVENT_COLUMNS} FROM event WHERE session = :session AND seq > :after ORDER BY seq LIMIT :limit"
-EVENTS = f"SELECT {EVENT_COLUMNS} FROM event WHERE id > :after AND id < @safe_event_id ORDER BY id LIMIT :limit"
+EVENTS = f"""
+SELECT {EVENT_COLUMNS} FROM event WHERE id > :after AND id < @safe_event_id
+  AND (CAST(:owner AS text) IS NULL
+       OR NOT EXISTS (SELECT 1 FROM session s WHERE s.id = event.session AND s.owner <> :owner))
+ORDER BY id LIMIT :limit"""
 LAST_EVENT = "SELECT COALESCE(MAX(id), 0) FROM event WHERE id < @safe_event_id"
 
 # --- kernels and room

@@ -11,9 +11,10 @@ from fastapi import Header, Query, Response
 
 from corral.api import sse
 from corral.api.context import Context, Here
+from corral.api.discretion import event_for
 from corral.api.openapi import bytes_of, json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
-from corral.api.render import EventView, event_view
+from corral.api.render import EventView
 from corral.api.waiting import hinted
 from corral.model.faults import Fault
 from corral.ports import EVENTS, EventRow, Reads
@@ -54,8 +55,8 @@ async def page_of_events(
     """A page of events, for those who do not stay."""
 
     def look(reads: Reads) -> EventsView:
-        rows = _visible(reads, asking, reads.events(after, limit))
-        return EventsView([event_view(row) for row in rows], reads.last_event())
+        rows = _visible(reads, asking, reads.events(after, limit, asking.owner))
+        return EventsView([event_for(asking, row) for row in rows], reads.last_event())
 
     return respond(await here.store.read("events", look))
 
@@ -66,17 +67,18 @@ async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> As
     try:
         yield sse.HEARTBEAT
         while not here.stopping.is_set():
-            rows, shown = await here.store.read("events", partial(_page, asking=asking, after=after))
+            rows, shown, last = await here.store.read("events", partial(_page, asking=asking, after=after))
             for row in shown:
-                yield sse.event(row.entry.fact, event_view(row), row.id)
-            if rows:
-                after = rows[-1].id
+                yield sse.event(row.entry.fact, event_for(asking, row), row.id)
             if len(rows) == PAGE:
+                after = rows[-1].id
                 continue
+            moved = bool(rows) or last > after
+            after = max(after, last, *(row.id for row in rows[-1:]))
             if not follow:
                 return
             told = await hinted(watch, LOOK_AGAIN_S if behind else sse.HEARTBEAT_S, here.stopping)
-            behind = told or (behind and not rows)
+            behind = told or (behind and not moved)
             if not told:
                 yield sse.HEARTBEAT
     except Fault as fault:
@@ -85,9 +87,11 @@ async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> As
         watch.close()
 
 
-def _page(reads: Reads, *, asking: Caller, after: int) -> tuple[list[EventRow], list[EventRow]]:
-    rows = reads.events(after, PAGE)
-    return rows, _visible(reads, asking, rows)
+def _page(reads: Reads, *, asking: Caller, after: int) -> tuple[list[EventRow], list[EventRow], int]:
+    """What is new, what of it may be seen, and the number up to which nothing else is."""
+    last = reads.last_event()
+    rows = reads.events(after, PAGE, asking.owner)
+    return rows, _visible(reads, asking, rows), last
 
 
 def _visible(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventRow]:

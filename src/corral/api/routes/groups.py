@@ -9,10 +9,11 @@ import msgspec
 from fastapi import Body, Query, Response
 
 from corral.api.context import Here
+from corral.api.discretion import event_for, order_options_for, placement_options_for
 from corral.api.inputs import GroupChangeIn, GroupIn
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
-from corral.api.render import EventView, ReasonView, event_view
+from corral.api.render import EventView, ReasonView
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
 from corral.ports import Reads, Tx
@@ -81,12 +82,12 @@ class PolicyView(msgspec.Struct):
 
 @router.get("/api/v1/groups", responses=json_of(list[GroupView]))
 @allow(Policy.USER)
-async def groups(here: Here) -> Response:
+async def groups(here: Here, asking: Asking) -> Response:
     """Every resource group and its policies, by name."""
 
     def look(reads: Reads) -> list[GroupView]:
         members = Counter(one.group for one in reads.nodes().values())
-        return [_view(one, members[one.name]) for _, one in sorted(reads.groups().items())]
+        return [_view(one, members[one.name], asking) for _, one in sorted(reads.groups().items())]
 
     return respond(await here.store.read("groups", look))
 
@@ -103,7 +104,7 @@ async def create_group(here: Here, asking: Asking, asked: Annotated[GroupIn, Bod
         placement_options=_given(asked.placement_options),
         options=_given(asked.options),
     )
-    made = await here.store.tx("create group", lambda tx: _now(tx, intents.create(tx, group, asking.by)))
+    made = await here.store.tx("create group", lambda tx: _now(tx, intents.create(tx, group, asking.by), asking))
     return respond(made, 201, {"Location": f"/api/v1/groups/{made.name}"})
 
 
@@ -116,7 +117,7 @@ async def group(here: Here, asking: Asking, name: str) -> Response:
         found = reads.groups().get(name)
         if found is None:
             raise intents.no_such_group(name)
-        return GroupWithShares(_now(reads, found), [_share_view(one) for one in _shares(reads, found, asking)])
+        return GroupWithShares(_now(reads, found, asking), [_share_view(one) for one in _shares(reads, found, asking)])
 
     return respond(await here.store.read("group", look))
 
@@ -134,7 +135,7 @@ async def change_group(here: Here, asking: Asking, name: str, asked: Annotated[G
         version=asked.version,
     )
     return respond(
-        await here.store.tx("change group", lambda tx: _now(tx, intents.change(tx, name, change, asking.by)))
+        await here.store.tx("change group", lambda tx: _now(tx, intents.change(tx, name, change, asking.by), asking))
     )
 
 
@@ -147,7 +148,7 @@ async def delete_group(here: Here, asking: Asking, name: str) -> Response:
         before = tx.groups().get(name)
         intents.delete(tx, name, asking.by)
         assert before is not None
-        return _view(before, 0)
+        return _view(before, 0, asking)
 
     return respond(await here.store.tx("delete group", write))
 
@@ -156,20 +157,23 @@ async def delete_group(here: Here, asking: Asking, name: str) -> Response:
 @allow(Policy.ADMIN)
 async def pause(here: Here, asking: Asking, name: str) -> Response:
     """Start nothing new in the group from now on; what has room there goes on."""
-    return respond(await here.store.tx("pause group", lambda tx: _now(tx, intents.pause(tx, name, asking.by))))
+    return respond(await here.store.tx("pause group", lambda tx: _now(tx, intents.pause(tx, name, asking.by), asking)))
 
 
 @router.post("/api/v1/groups/{name}/resume", responses=json_of(GroupView))
 @allow(Policy.ADMIN)
 async def resume(here: Here, asking: Asking, name: str) -> Response:
     """Let the group start sessions again."""
-    return respond(await here.store.tx("resume group", lambda tx: _now(tx, intents.resume(tx, name, asking.by))))
+    return respond(
+        await here.store.tx("resume group", lambda tx: _now(tx, intents.resume(tx, name, asking.by), asking))
+    )
 
 
 @router.get("/api/v1/groups/{name}/history", responses=json_of(list[EventView]))
 @allow(Policy.USER)
 async def group_history(
     here: Here,
+    asking: Asking,
     name: str,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
@@ -180,7 +184,7 @@ async def group_history(
         rows = reads.group_history(name, after, limit) if "\x00" not in name else []
         if not rows and name not in reads.groups() and not (after and reads.group_history(name, 0, 1)):
             raise intents.no_such_group(name)
-        return [event_view(row) for row in rows]
+        return [event_for(asking, row) for row in rows]
 
     return respond(await here.store.read("group history", look))
 
@@ -199,11 +203,11 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _now(reads: Reads, group: ResourceGroup) -> GroupView:
-    return _view(group, sum(node.group == group.name for node in reads.nodes().values()))
+def _now(reads: Reads, group: ResourceGroup, asking: Caller) -> GroupView:
+    return _view(group, sum(node.group == group.name for node in reads.nodes().values()), asking)
 
 
-def _view(group: ResourceGroup, nodes: int) -> GroupView:
+def _view(group: ResourceGroup, nodes: int, asking: Caller) -> GroupView:
     order_options, placement_options = dict(group.order_options), dict(group.placement_options)
     problem = None
     try:
@@ -215,9 +219,9 @@ def _view(group: ResourceGroup, nodes: int) -> GroupView:
     return GroupView(
         group.name,
         group.order,
-        order_options,
+        order_options_for(asking, group.order, order_options),
         group.placement,
-        placement_options,
+        placement_options_for(asking, group.placement, placement_options),
         dict(group_options(group)),
         group.backend,
         nodes,

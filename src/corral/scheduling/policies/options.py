@@ -16,6 +16,7 @@ from corral.model.faults import Invalid
 from corral.model.resources import parse_duration_s
 
 MOST_WEIGHTS = 1000
+LEAST_WEIGHT, GREATEST_WEIGHT = 1e-6, 1e9
 LONGEST_NAME = 256
 LONGEST_SHOWN = 80
 
@@ -24,12 +25,13 @@ class Kind(StrEnum):
     NUMBER = "number"
     DURATION = "duration"  # seconds, or text like `7d`
     CHOICE = "choice"
-    WEIGHTS = "weights"  # a mapping of names to numbers above 0, or text like `ann:2,bob:1`
+    WEIGHTS = "weights"  # a mapping of names to numbers, or text like `ann:2,bob:1`
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: what it may be, and what it is when nobody says. `least` and `most` bound numbers and seconds."""
+    """One option: what it may be, and what it is when nobody says. `least` and `most` bound numbers and seconds. Of a
+    `personal` one, a mapping by people's names, everyone but administrators sees only what is their own."""
 
     kind: Kind
     default: Any
@@ -37,6 +39,7 @@ class Option:
     least: float = 0.0
     most: float = 1e9
     choices: tuple[str, ...] = ()
+    personal: bool = False
 
 
 Options = Mapping[str, Option]
@@ -56,8 +59,39 @@ def checked(declared: Options, given: Mapping[str, Any], policy: str) -> dict[st
 
 
 def complete(declared: Options, given: Mapping[str, Any], policy: str) -> dict[str, Any]:
-    """Every option's value: what was given, the default for the rest."""
-    return {name: option.default for name, option in declared.items()} | checked(declared, given, policy)
+    """Every option's value: what was given, the default for the rest. Weights that were stored when any were taken are
+    brought within the bounds."""
+    bounded = {name: _within_bounds(declared.get(name), value) for name, value in given.items()}
+    return {name: option.default for name, option in declared.items()} | checked(declared, bounded, policy)
+
+
+def _within_bounds(option: Option | None, value: Any) -> Any:
+    if option is None or option.kind is not Kind.WEIGHTS or not isinstance(value, Mapping):
+        return value
+    weights = cast("Mapping[object, object]", value).items()
+    return {
+        name: min(GREATEST_WEIGHT, max(LEAST_WEIGHT, one)) if isinstance(one, int | float) and one > 0 else one
+        for name, one in weights
+    }
+
+
+def visible_to(declared: Options | None, values: Mapping[str, Any], person: str | None) -> dict[str, Any]:
+    """The values as this person may see them; None: everything. Of options that nobody declares any more, whatever
+    names anybody is kept back."""
+    if person is None:
+        return dict(values)
+    return {name: _own(value, person) if _is_personal(declared, name) else value for name, value in values.items()}
+
+
+def _is_personal(declared: Options | None, name: str) -> bool:
+    option = None if declared is None else declared.get(name)
+    return option is None or option.personal
+
+
+def _own(value: Any, person: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: one for name, one in cast("Mapping[str, Any]", value).items() if name == person}
 
 
 def _value(option: Option, value: object, what: str, name: str) -> Any:
@@ -99,7 +133,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _weights(value: Any, what: str, name: str) -> dict[str, float]:
-    wanted = "names with weights above 0, like ann:2,bob:1"
+    wanted = f"names with weights between {LEAST_WEIGHT:g} and {GREATEST_WEIGHT:g}, like ann:2,bob:1"
     pairs: dict[str, object] = {}
     if isinstance(value, str):
         for part in filter(None, value.split(",")):
@@ -112,7 +146,7 @@ def _weights(value: Any, what: str, name: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for key, weight in sorted(pairs.items()):
         number = _number(weight)
-        if not 0 < len(key) <= LONGEST_NAME or number is None or not 0 < number <= 1e9:
+        if not 0 < len(key) <= LONGEST_NAME or number is None or not LEAST_WEIGHT <= number <= GREATEST_WEIGHT:
             raise _bad(what, value, wanted, name)
         found[key] = number
     if len(found) > MOST_WEIGHTS:

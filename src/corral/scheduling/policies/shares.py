@@ -239,8 +239,8 @@ def fair_shares(usage: Iterable[Usage], options: Mapping[str, Any]) -> list[Shar
     return sorted(shares, key=lambda share: share.level)
 
 
-def _weights(whose: str) -> Option:
-    return Option(Kind.WEIGHTS, {}, f"weights of {whose}; 1 for those not named")
+def _weights(whose: str, *, personal: bool = True) -> Option:
+    return Option(Kind.WEIGHTS, {}, f"weights of {whose}; 1 for those not named", personal=personal)
 
 
 SHARES = (
@@ -262,7 +262,7 @@ SHARES = (
             "half_life": Option(Kind.DURATION, HALF_LIFE_S, "after this long what was used counts half",
                                 SHORTEST_HALF_LIFE_S, 3650 * DAY_S),
             "expected": Option(Kind.DURATION, HOUR_S, "what a start is charged at once, at most", 0.0, 365 * DAY_S),
-            "project_weights": _weights("projects"),
+            "project_weights": _weights("projects", personal=False),
             "owner_weights": _weights("owners within their project"),
             "gpu_cost": Option(Kind.NUMBER, 1.0, "what a GPU-second counts"),
             "cpu_cost": Option(Kind.NUMBER, 0.05, "what a CPU-second counts"),
