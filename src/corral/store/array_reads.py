@@ -1,0 +1,176 @@
+"""Questions about arrays and their members, those without rows included. Part of ports.Reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from corral.model.array import Array, Due, Missed, Tally, member, phase_of, tally
+from corral.model.faults import Invalid
+from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
+from corral.model.session import Session
+from corral.ports import SessionFilter
+from corral.store import array_sql, rows, sql
+from corral.store.connection import Connection
+
+CHUNK = 1000
+NO_END = 2**62
+
+
+class ArrayReads:
+    """Reads on one connection. An array whose row cannot be read is left out of the answers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _rows(self, statement: str, **parameters: Any) -> list[Any]:
+        return self._connection.rows(statement, **parameters)
+
+    def arrays(self, ids: Iterable[str]) -> dict[str, Array]:
+        listed = list(ids)
+        found = self._rows(array_sql.ARRAYS, ids=listed) if listed else []
+        return {one.id: one for row in found if (one := _readable(row)) is not None}
+
+    def tallies(self, arrays: Sequence[Array]) -> dict[str, Tally]:
+        counted: defaultdict[str, list[tuple[str, str | None, int]]] = defaultdict(list)
+        ids = [array.id for array in arrays]
+        for id_, phase, outcome, count in self._rows(array_sql.ARRAY_TALLY, ids=ids) if ids else ():
+            counted[id_].append((phase, outcome, count))
+        return {array.id: tally(array, counted[array.id]) for array in arrays}
+
+    def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]:
+        """Those that fit, newest first, by the phase of the whole."""
+        listed: list[tuple[Array, Tally]] = []
+        live = bool(what.phases) and Phase.ENDED not in what.phases
+        for page in self._pages(what, live=int(live)):
+            tallies = self.tallies(page)
+            listed += [
+                (array, tallies[array.id])
+                for array in page
+                if not what.phases or phase_of(array, tallies[array.id]) in what.phases
+            ]
+            if len(listed) >= what.limit:
+                break
+        return listed[: what.limit]
+
+    def unmade(self, what: SessionFilter) -> list[Session]:
+        """Members without rows that fit, newest first."""
+        return list(islice(self._each_unmade(what), what.limit))
+
+    def _each_unmade(self, what: SessionFilter) -> Iterator[Session]:
+        for page in self._pages(what._replace(limit=CHUNK, after=None), unmade=1):
+            for array in page:
+                phase = Phase.ENDED if array.wanted is Wanted.STOP else Phase.PENDING
+                if not what.phases or phase in what.phases:
+                    yield from self._unmade_of(array, what.after or NO_END)
+
+    def _unmade_of(self, array: Array, before: int) -> Iterator[Session]:
+        high = min(array.size, before - array.ordinal - 1)
+        while high > array.reached:
+            low = max(array.reached, high - CHUNK)
+            there = self._there(array, low, high)
+            yield from (member(array, place) for place in range(high - 1, low - 1, -1) if place not in there)
+            high = low
+
+    def _pages(self, what: SessionFilter, live: int = 0, unmade: int = 0) -> Iterator[list[Array]]:
+        after = what.after
+        while True:
+            page = self._rows(
+                array_sql.LIST_ARRAYS, after=after, owner=what.owner, project=what.project, grp=what.group,
+                name=what.name, live=live, unmade=unmade, in_array=what.in_array, limit=what.limit,
+            )  # fmt: skip
+            arrays = [one for row in page if (one := _readable(row)) is not None]
+            yield [one for one in arrays if all(one.spec.labels.get(k) == v for k, v in what.labels.items())]
+            if len(page) < what.limit:
+                return
+            after = page[-1][1]
+
+    def _there(self, array: Array, low: int, high: int) -> set[int]:
+        """Of these places, those whose members have rows."""
+        first, end = array.ordinal_at(low), array.ordinal_at(high)
+        found = self._rows(array_sql.MEMBERS_THERE, low=first, high=end)
+        return {row[0] - array.ordinal - 1 for row in found}
+
+    def arrays_due(self, window: int, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(array_sql.ARRAYS_DUE, window=window, limit=limit)]
+
+    def arrays_decided(self, limit: int) -> list[str]:
+        return [row[0] for row in self._rows(sql.ARRAYS_DECIDED, limit=limit)]
+
+    def members_due(self, array: Array, window: int, limit: int) -> Due:
+        """How many members may get their turn now, and who is next: those with rows, then places without."""
+        turned = {row[0]: row[1] for row in self._rows(array_sql.MEMBERS_TURNED, id=array.id)}
+        live, pending = sum(turned.values()), turned.get(Phase.PENDING, 0)
+        throttle = array.indices.throttle
+        room = min(window - pending, NO_END if throttle is None else throttle - live, limit)
+        if room <= 0:
+            return Due((), (), array.reached)
+        waiting = [(row[1], row[0]) for row in self._rows(array_sql.MEMBERS_IN_WAIT, id=array.id, limit=room)]
+        places, reached = self._next_places(array, room) if array.wanted is Wanted.RUN else ([], array.reached)
+        chosen = sorted([*waiting, *((array.ordinal_at(place), "") for place in places)])[:room]
+        taken = [ordinal - array.ordinal - 1 for ordinal, id_ in chosen if not id_]
+        if len(taken) < len(places):
+            reached = places[len(taken)]
+        return Due(tuple(id_ for _, id_ in chosen if id_), tuple(taken), reached)
+
+    def _next_places(self, array: Array, count: int) -> tuple[list[int], int]:
+        """The next places without rows, and up to where every place will have one once these do."""
+        found: list[int] = []
+        at, size = array.reached, array.size
+        while at < size and len(found) < count:
+            end = min(size, at + CHUNK)
+            there = self._there(array, at, end)
+            for place in range(at, end):
+                if len(found) == count:
+                    return found, place
+                if place not in there:
+                    found.append(place)
+            at = end
+        return found, at
+
+    def live_members(self, array_id: str) -> list[str]:
+        return [row[0] for row in self._rows(array_sql.MEMBERS_LIVE, id=array_id)]
+
+    def first_not_good(self, array: Array) -> Missed | None:
+        """Of an array whose members all ended, the first in order that did not end well, and how it ended."""
+        found = self._rows(array_sql.MEMBER_NOT_GOOD, id=array.id)
+        first = Missed(array.id_with(found[0][0]), found[0][1] or 1, ExitClass(found[0][2])) if found else None
+        if array.unmade:
+            place = self._next_places(array, 1)[0][0]
+            if not found or array.ordinal_at(place) < found[0][0]:
+                return Missed(array.id_at(place), 130, ExitClass.CANCELLED)
+        return first
+
+    def has_member(self, array: Array, place: int) -> bool:
+        return place < array.reached or place in self._there(array, place, place + 1)
+
+
+def _readable(row: rows.Row) -> Array | None:
+    try:
+        spec = rows.spec_of(row[2])
+    except (Invalid, ValueError):
+        return None
+    return Array(
+        id=row[0],
+        ordinal=row[1],
+        spec=spec,
+        owner=row[3],
+        submitted_at=row[4],
+        seq=row[5],
+        wanted=Wanted(row[6]),
+        group=row[7],
+        priority=row[8],
+        time_limit_s=row[9],
+        reached=row[10],
+        made=row[11],
+        not_before=row[12],
+        waits=bool(row[13]),
+        ended_at=row[14],
+        outcome=None if row[15] is None else Outcome(row[15]),
+        exit_class=None if row[16] is None else ExitClass(row[16]),
+        exit_code=row[17],
+        reason=rows.why(row[18], row[19]),
+        requeue_of=row[20],
+    )
