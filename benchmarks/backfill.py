@@ -11,8 +11,8 @@ from corral.sim.simulating import Wanted, prepare
 
 TRACE = Path(__file__).parent / "data" / "jct" / "lublin_256.swf.gz"
 ELSEWHERE: dict[str, float | None] = {
-    "fifo+strict": 66_502, "easy": 590, "shortest-first": 31.2, "conservative": None, "fifo": None,
-    "shortest-first+easy": None,
+    "fifo+strict": 66_502, "easy": 590, "shortest-first": 31.2, "fifo+easy-shortest": None, "conservative": None,
+    "fifo": None, "shortest-first+easy": None,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ PUBLISHED: dict[str, dict[str, float]] = {  # seconds, on average
     "trace3_pr": {"srtf": 844_395, "srsf": 798_058},
     "cluster_trace": {"srtf": 249_140, "srsf": 238_612, "tiresias-l": 336_533},
 }
+ROUNDS_S = {"cluster_trace": 360.0}  # what is published of it was measured on a testbed that decided so often
 KNOWING_LITTLE = ("newest", "newest-patient")  # held against Tiresias-L, which does not know run times either
 POLICIES = ("srtf", "srsf", "tiresias-l", *KNOWING_LITTLE, "fifo", "easy")
 
@@ -27,7 +28,7 @@ def run() -> dict[str, float]:
           f"{'lost GPU-h':>12}{'took s':>8}")  # fmt: skip
     found: dict[str, float] = {}
     for trace, published in PUBLISHED.items():
-        prepared = prepare(Wanted(DATA / f"{trace}.csv.gz", nodes=FLEET), POLICIES)
+        prepared = prepare(Wanted(DATA / f"{trace}.csv.gz", nodes=FLEET, round_s=ROUNDS_S.get(trace, 0.0)), POLICIES)
         for policy in POLICIES:
             began = time.perf_counter()
             told = report(prepared.replay(policy))

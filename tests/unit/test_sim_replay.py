@@ -72,6 +72,25 @@ def test_an_early_end_brings_planned_starts_forward() -> None:
     assert (runs["c"].planned_s, runs["c"].first_began_s) == (200, 50)
 
 
+def test_of_those_who_may_overtake_the_shortest_goes_first_if_so_asked() -> None:
+    jobs = (job("a", 0, 100, 3), job("b", 0, 3, 1), job("head", 1, 50, 4), job("long", 2, 40, 1))
+    jobs = (*jobs, job("short", 2, 20, 1))
+    machines = machines_of("1x4xV100:32GB")
+    starts = {how: replayed(f"fifo+{how}", *jobs, machines=machines) for how in ("easy", "easy-shortest")}
+    easy, shortest = ({name: run.first_began_s for name, run in runs.items()} for runs in starts.values())
+    assert easy == {"a": 0, "b": 0, "head": 100, "long": 3, "short": 43}
+    assert shortest == {"a": 0, "b": 0, "head": 100, "long": 23, "short": 3}
+
+
+@pytest.mark.parametrize("policy", ["fifo", "easy", "srtf"])
+def test_in_rounds_nobody_starts_in_between(policy: str) -> None:
+    jobs = (job("a", 1, 25, 8), job("b", 2, 5, 8), job("c", 91, 5, 8))
+    runs = replayed(policy, *jobs, round_s=10.0)
+    first = ("b", "a") if policy == "srtf" else ("a", "b")
+    began = {name: run.first_began_s for name, run in runs.items()}
+    assert began == {first[0]: 10, first[1]: 20 if policy == "srtf" else 40, "c": 100}
+
+
 def test_a_run_ends_at_its_node_events() -> None:
     events = (NodeEvent(10, "node-00000", "fail"), NodeEvent(50, "node-00000", "join"))
     runs = replayed("fifo", job("a", 0, 30, 4), job("b", 0, 100, 4), node_events=events)

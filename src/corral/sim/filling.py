@@ -22,6 +22,7 @@ class Filling:
 
     def __init__(self, policy: Policy, room: FleetRoom, stage: Stage) -> None:
         self.line = Line()
+        self._by_length = Line() if policy.shortest else self.line
         self._policy = policy
         self._room = room
         self._stage = stage
@@ -36,6 +37,8 @@ class Filling:
     def submitted(self, run: Run) -> None:
         key = self._policy.key(run.job, run.ordinal)
         self.line.add(key, run)
+        if self._policy.shortest:
+            self._by_length.add((run.limit_s,), run)
         self._fresh.append((key, run.ordinal, run))
 
     def gone(self, run: Run, now_s: float, ended: bool) -> None:
@@ -61,11 +64,13 @@ class Filling:
             self._give_up_plans()
         started = self._start_due(now_s)
         everybody = self._stale or (self._freed and len(self._plans) < self.line.count)
-        for entry in self._everybody() if everybody else iter(sorted(self._fresh)):
+        for entry in self._everybody() if everybody else iter(sorted(self._fresh, key=self._turn)):
             if self._try(entry[2], now_s):
-                started.append(entry)
-        for key, _, run in started:
-            self.line.remove(key, run)
+                started.append(entry[2])
+        for run in started:
+            self.line.remove(self._entry(run)[0], run)
+            if self._policy.shortest:
+                self._by_length.remove((run.limit_s,), run)
         self._fresh.clear()
         self._freed = self._stale = False
         return min((planned.at_s for planned in self._plans.values() if planned.at_s > now_s), default=None)
@@ -73,12 +78,17 @@ class Filling:
     def _entry(self, run: Run) -> Entry:
         return (self._policy.key(run.job, run.ordinal), run.ordinal, run)
 
+    def _turn(self, entry: Entry) -> tuple[tuple[float, ...], int]:
+        """Whose turn it is to overtake."""
+        key, ordinal, run = entry
+        return ((run.limit_s,) if self._policy.shortest else key), ordinal
+
     def _give_up_plans(self) -> None:
         for run, planned in self._plans.items():
             self._ahead.free(planned.places, planned.at_s, _until_s(planned.at_s, run.limit_s))
         self._plans.clear()
 
-    def _start_due(self, now_s: float) -> list[Entry]:
+    def _start_due(self, now_s: float) -> list[Run]:
         due = sorted(self._entry(run) for run, planned in self._plans.items() if planned.at_s <= now_s)
         for _, _, run in due:
             at_s, places = self._plans.pop(run)
@@ -87,11 +97,20 @@ class Filling:
                 self._ahead.hold(places, now_s, _until_s(now_s, run.limit_s))
             self._room.take(places)
             self._stage.start(run, places)
-        return due
+        return [run for _, _, run in due]
 
     def _everybody(self) -> Iterator[Entry]:
-        """All who may start or get a plan, best first; of each shape only those short enough to have a chance."""
-        heads = [(row[0], 0, row) for row in self.line.rows.values()]
+        """All who may start or get a plan, best first, then all who may overtake."""
+        for entry in self._merged(self.line):
+            if self._policy.shortest and len(self._plans) >= self._policy.planned:
+                break
+            yield entry
+        if self._policy.shortest:
+            yield from self._merged(self._by_length)
+
+    def _merged(self, line: Line) -> Iterator[Entry]:
+        """Of each shape only those short enough to have a chance."""
+        heads = [(row[0], 0, row) for row in line.rows.values()]
         heapq.heapify(heads)
         while heads:
             entry, index, row = heads[0]

@@ -18,7 +18,8 @@ Key = Callable[[Job, int], tuple[float, ...]]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`planned` is how many who wait get a planned start that nobody may delay: none (whoever fits starts), one (EASY),
-    everybody (conservative); `strict` lets nobody overtake. With a `claim` running sessions may be stopped: after
+    everybody (conservative); `strict` lets nobody overtake; of those who may, the `shortest` go first or whose turn it
+    is. With a `claim` running sessions may be stopped: after
     `least_run_s`, `budget` times each, at the cost of `restart_s`, or moved if it `moves`; it `fills` what
     is free although somebody better waits for more. Who has waited for `patience_s` is overdue."""
 
@@ -26,6 +27,7 @@ class Policy:
     key: Key
     planned: int = 0
     strict: bool = False
+    shortest: bool = False
     claim: Callable[[], Claim] | None = None
     least_run_s: float = 0.0
     budget: float = math.inf
@@ -62,11 +64,12 @@ ORDERS: Mapping[str, Key] = {
     "shortest-first": _shortest,
     "smallest-first": _smallest,
 }
-HOW: Mapping[str, tuple[int, bool]] = {
-    "skip": (0, False),
-    "strict": (0, True),
-    "easy": (1, False),
-    "conservative": (EVERYBODY, False),
+HOW: Mapping[str, tuple[int, bool, bool]] = {
+    "skip": (0, False, False),
+    "strict": (0, True, False),
+    "easy": (1, False, False),
+    "easy-shortest": (1, False, True),
+    "conservative": (EVERYBODY, False, False),
 }
 _NEWEST = Policy(
     "newest",
@@ -95,7 +98,7 @@ def policy_of(name: str) -> Policy:
         return PREEMPTIVE[name]
     order, _, how = SHORT.get(name, name).partition("+")
     if order in ORDERS and (how or "skip") in HOW:
-        planned, strict = HOW[how or "skip"]
-        return Policy(name, ORDERS[order], planned, strict)
+        planned, strict, shortest = HOW[how or "skip"]
+        return Policy(name, ORDERS[order], planned, strict, shortest)
     known = f"{', '.join(NAMES)}; {', '.join(ORDERS)} also with {', '.join(f'+{how}' for how in HOW)}"
     raise Invalid("unknown_policy", f"there is no policy {name!r}; there are {known}")

@@ -42,7 +42,7 @@ class Replayed:
 
 class Replay:
     """One run of a trace under one policy. `checkpoint_s`: how often a job saves its work, for when its node fails; 0:
-    never. One that is preempted saves its work as it stops."""
+    never. One that is preempted saves its work as it stops. `round_s`: the engine decides only so often; 0: at once."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Replay:
         placement: str = "pack",
         node_events: Sequence[NodeEvent] = (),
         checkpoint_s: float = 0.0,
+        round_s: float = 0.0,
     ) -> None:
         firsts = {event.node: event.what for event in reversed(node_events)}
         self.room = FleetRoom(machines, placement, [node for node, what in firsts.items() if what == "join"])
@@ -59,6 +60,8 @@ class Replay:
         self.now_s = 0.0
         self._policy = policy
         self._checkpoint_s = checkpoint_s
+        self._round_s = round_s
+        self._due_s = 0.0  # the next round, or the last one
         self._watch = Watch(self.room.capacity, by_gpu=machines.gpus > 0)
         self._decider = self._deciding()
         self._ended: list[Run] = []
@@ -90,7 +93,7 @@ class Replay:
             while self._events and self._events[0][0] <= self.now_s:
                 _, kind, token, what = heapq.heappop(self._events)
                 self._happen(kind, token, what)
-            self._look_again(self._decider.decide(self.now_s))
+            self._decide()
             if self.room.out:  # a node that left counts until it is empty
                 self._watch.capacity = self.room.capacity
             self._watch.settle(self._decider.line.count)
@@ -98,6 +101,18 @@ class Replay:
                 measured = self._watch.so_far()
         waiting = tuple(run for _, _, run in self._decider.line.in_order())
         return Replayed(self._policy.name, tuple(self._ended), waiting, measured)
+
+    def _decide(self) -> None:
+        if self._round_s and self._due_s < self.now_s:
+            self._due_s = max(self.now_s, math.ceil(self.now_s / self._round_s) * self._round_s)
+        if self.now_s < self._due_s:
+            self._look_again(self._due_s)
+            return
+        look_s = self._decider.decide(self.now_s)
+        if self._round_s and self._decider.line.count:
+            self._due_s += self._round_s
+            look_s = self._due_s
+        self._look_again(look_s)
 
     def _push(self, at_s: float, kind: int, what: Run | NodeEvent | None) -> None:
         self._pushed += 1

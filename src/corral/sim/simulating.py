@@ -38,6 +38,7 @@ class Wanted:
     limit_factor: float = 1.0
     node_events: Path | None = None
     checkpoint_s: float = 0.0
+    round_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,12 @@ class Prepared:
     events: tuple[NodeEvent, ...]
     placement: str
     checkpoint_s: float
+    round_s: float = 0.0
     notes: tuple[str, ...] = ()
 
     def replay(self, policy: str) -> Replayed:
         run = Replay(self.machines, policy_of(policy), placement=self.placement, node_events=self.events,
-                     checkpoint_s=self.checkpoint_s)  # fmt: skip
+                     checkpoint_s=self.checkpoint_s, round_s=self.round_s)  # fmt: skip
         return run.run(self.jobs)
 
 
@@ -87,7 +89,9 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     if not jobs:
         why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items())) or "the trace has no job"
         raise Invalid("nothing_to_run", f"{name}: nothing to run on this fleet: {why}")
-    return Prepared(name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s, notes)
+    return Prepared(
+        name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s, wanted.round_s, notes
+    )
 
 
 def _machines(wanted: Wanted) -> Machines | None:

@@ -35,6 +35,8 @@ DEFAULT_POLICY = "fifo"
     option("--node-events", metavar="FILE", type=path(), help="Nodes come and go: at_s,node,event (join|leave|fail)."),
     option("--checkpoint", "checkpoint_s", type=SECONDS, default=0.0, metavar="S",
            help="Work is saved every S seconds, for when a node fails (0: never)."),
+    option("--round", "round_s", type=SECONDS, default=0.0, metavar="S",
+           help="Decide only every S seconds (0: whenever anything happens)."),
     option("--plot", "plot_file", metavar="FILE", type=path(), help="Draw it, as SVG."),
     option("--jobs", "jobs_file", metavar="FILE", type=path(), help="What became of each job, as CSV."),
     formats=TOLD,
@@ -51,6 +53,7 @@ def simulate(
     limit_factor: float,
     node_events: Path | None,
     checkpoint_s: float,
+    round_s: float,
     plot_file: Path | None,
     jobs_file: Path | None,
 ) -> None:
@@ -59,7 +62,7 @@ def simulate(
     from corral.sim.simulating import Wanted, prepare
 
     names = list(dict.fromkeys(policies)) or [DEFAULT_POLICY]
-    wanted = Wanted(trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s)
+    wanted = Wanted(trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s)
     prepared = prepare(wanted, names)
     replays = [prepared.replay(name) for name in names]
     reports = [report(one) for one in replays]
