@@ -73,7 +73,7 @@ class Wakeups(Protocol):
 
 class NewSession(NamedTuple):
     """A submit: `id` proposed by the caller, the key's scope is the project, `digest` identifies the request; `by` is
-    who asked, the owner unless another is named."""
+    who asked, the owner unless another is named; `older` are digests that earlier Corrals gave the same request."""
 
     id: str
     spec: SessionSpec
@@ -82,6 +82,7 @@ class NewSession(NamedTuple):
     digest: str = ""
     requeue_of: str | None = None
     by: str | None = None
+    older: Sequence[str] = ()
 
 
 class Placement(NamedTuple):
@@ -208,6 +209,10 @@ class Reads(Protocol):
     def dependencies(self, ids: Iterable[str]) -> dict[str, list[DependencyRow]]: ...
     def still_dependent(self, ids: Iterable[str]) -> set[str]:
         """Of these sessions, those that were not let go yet."""
+        ...
+
+    def count_dependents(self, owner: str) -> int:
+        """How many of the owner's sessions wait for others to end."""
         ...
 
     def decided_dependents(self, limit: int) -> list[str]:

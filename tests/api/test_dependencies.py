@@ -1,5 +1,8 @@
 """`after`: whom a session waits for, what is said of it, and whose sessions may be waited for."""
 
+import pytest
+
+from corral.reconcile import dependencies
 from corral.reconcile.dependencies import settle_dependents
 from tests.api.face import Face, Served, problem
 from tests.api.test_begin import codes
@@ -37,6 +40,42 @@ def test_unknown_and_foreign_sessions_are_not_found(face: Face) -> None:
     batch = {"sessions": [{"command": ["true"]}, {"command": ["true"], "after": [foreign]}]}
     assert problem(face.request("POST", "/api/v1/sessions:batch", "ann", json=batch)) == (404, "no_such_session")
     assert face.get("/api/v1/sessions", as_="ann")["sessions"] == [], "all or none"
+
+
+def test_nobody_has_more_dependents_than_a_pass_may_look_at(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dependencies, "MOST_DEPENDENTS", 3)
+    parent, other = face.submit("ann", hold=True)["id"], face.submit("bob", hold=True)["id"]
+    for _ in range(2):
+        face.submit("ann", after=parent)
+    two = {"sessions": [{"command": ["true"], "after": [parent]}] * 2}
+    answer = face.request("POST", "/api/v1/sessions:batch", "ann", json=two)
+    assert problem(answer) == (409, "too_many_dependents") and "2 sessions of ann" in answer.json()["detail"]
+    face.submit("bob", after=other)
+    third = face.submit("ann", after=parent)["id"]
+    assert problem(face.request("POST", "/api/v1/sessions", "ann", json=two["sessions"][0])) == (
+        409,
+        "too_many_dependents",
+    )
+    face.post(f"/api/v1/sessions/{third}/cancel", as_="ann")
+    face.submit("ann", after=parent)
+
+
+def test_one_request_names_so_many_and_no_more(face: Face) -> None:
+    parent = face.submit(hold=True)["id"]
+    body = {"sessions": [{"command": ["true"], "after": [f"{parent}:{kind}" for kind in ("ok", "any")]}] * 5001}
+    answer = face.request("POST", "/api/v1/sessions:batch", json=body)
+    assert problem(answer) == (422, "bad_dependency") and "10002" in answer.json()["detail"]
+
+
+def test_a_dependent_that_cannot_be_read_is_looked_at_once(face: Face) -> None:
+    parent = face.submit(hold=True)["id"]
+    child = face.submit(after=f"{parent}:any")["id"]
+    face.post(f"/api/v1/sessions/{parent}/cancel")
+    face.tx(lambda tx: tx._run("UPDATE session SET spec = '{' WHERE id = :id", id=child))  # pyright: ignore
+    assert face.tx(lambda tx: tx.decided_dependents(9)) == [child]
+    settle(face)
+    assert face.tx(lambda tx: tx.decided_dependents(9)) == []
+    assert child in face.tx(lambda tx: tx.broken([child]))
 
 
 def test_a_repeated_submit_waits_for_what_it_waited_for(face: Face) -> None:

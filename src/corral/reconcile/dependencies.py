@@ -6,21 +6,36 @@ dependents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from corral.model.dependency import is_met
+from corral.model.dependency import Dependency, is_met
+from corral.model.faults import Refused
 from corral.model.lifecycle import ExitClass, Fact, Outcome, Phase, step
 from corral.model.session import Change, Entry, Session, Verdict, Why
 from corral.ports import PLACE, DependencyRow, Tx
 from corral.reconcile.sessions import change_of, lock_with_nodes
 
 DECIDED_LIMIT = 500
+MOST_DEPENDENTS = 10_000  # of one owner; each pass looks at all that wait for others
+BROKEN_CHECK_S = 60.0
+
+
+def let_wait(tx: Tx, owner: str, needs: Mapping[str, Sequence[Dependency]]) -> None:
+    """Keep these new sessions of the owner's from being placed until what they name has ended."""
+    waiting = tx.count_dependents(owner) if needs else 0
+    if waiting + len(needs) > MOST_DEPENDENTS:
+        raise Refused("too_many_dependents", f"{waiting} sessions of {owner} wait for others already, and "
+                      f"{len(needs)} more would; at most {MOST_DEPENDENTS} may at a time")  # fmt: skip
+    for session_id, named in needs.items():
+        tx.wait_for(session_id, named)
 
 
 def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:
     """Let these sessions go, or end them, as the ends of those they wait for have it by now. Another manager may have
     let some of them go since they were read."""
     sessions = lock_with_nodes(tx, ids)
+    for id_, error in tx.broken(ids).items() if len(sessions) < len(ids) else ():
+        tx.mark_broken(id_, error, tx.now + BROKEN_CHECK_S)  # and not looked at again until it can be read
     waiting = tx.still_dependent(ids)
     needs = tx.dependencies(ids)
     changes: list[Change] = []

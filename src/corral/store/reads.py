@@ -159,6 +159,9 @@ class SqlReads:
     def still_dependent(self, ids: Iterable[str]) -> set[str]:
         return {row[0] for row in self._rows(sql.STILL_DEPENDENT, ids=list(ids))}
 
+    def count_dependents(self, owner: str) -> int:
+        return int(self._rows(sql.COUNT_DEPENDENTS, owner=owner)[0][0])
+
     def decided_dependents(self, limit: int) -> list[str]:
         return [row[0] for row in self._rows(sql.DEPENDENTS_DECIDED, limit=limit)]
 

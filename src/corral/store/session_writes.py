@@ -66,7 +66,7 @@ class SessionWrites(Writes):
         found = self._rows(sql.SESSION_KEY, project=new.spec.project, key=new.idempotency_key)
         if not found:
             raise Conflict(f"session id {new.id} is taken")
-        if found[0][1] != new.digest:
+        if found[0][1] not in (new.digest, *new.older):
             raise Refused(
                 "idempotency_conflict",
                 f"idempotency key {new.idempotency_key!r} was used for another request, session {found[0][0]}; "

@@ -155,6 +155,9 @@ ORDER BY d.session LIMIT :limit"""
 
 ADD_DEPENDENCY = """
 INSERT INTO dependency (session, needs, kind) VALUES (:session, :needs, :kind) ON CONFLICT DO NOTHING"""
+COUNT_DEPENDENTS = """
+SELECT COUNT(*) FROM session c WHERE c.after_open = 1 AND c.phase = 'pending' AND c.owner = :owner
+  AND EXISTS (SELECT 1 FROM dependency d WHERE d.session = c.id)"""
 STILL_DEPENDENT = "SELECT id FROM session WHERE id @in(ids) AND after_open = 1"
 OPEN_AFTER = """
 UPDATE session SET after_open = 1, changed = @change(session) WHERE id = :id AND phase = 'pending'"""

@@ -3,7 +3,6 @@ transaction stores all of it or nothing (reconcile.intents.submit)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import msgspec
 from fastapi import Body, Header, Response
 
 from corral.api.context import Context, Here
+from corral.api.digests import digests_of
 from corral.api.explaining import ChangeView, changes_of
 from corral.api.inputs import BatchIn, SessionIn
 from corral.api.lookup import find
@@ -32,11 +32,12 @@ from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Reads, Tx
 from corral.reconcile import intents
+from corral.reconcile.dependencies import let_wait
 from corral.scheduling.explain import explain
 from corral.scheduling.snapshot import Shape, shape_of
-from corral.wire import spec_to_json
 
 router = routes("sessions")
+MOST_AT_ONCE = 10_000  # sessions that one request may name to wait for
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 
 
@@ -63,7 +64,8 @@ class PlanView(msgspec.Struct):
 async def submit(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()], key: Key = None) -> Response:
     """Submit one session. With an idempotency key, repeating the request answers the session it made."""
     spec = spec_of(asked)
-    new = NewSession(here.ids.session_id(), spec, asking.name, _key(asked, key), _digest(spec))
+    digest, *older = digests_of([spec])
+    new = NewSession(here.ids.session_id(), spec, asking.name, _key(asked, key), digest, older=older)
     created, views = await _store(here, asking, [new])
     headers = {"Location": f"/api/v1/sessions/{views[0].id}"}
     return respond(views[0], 201 if created else 200, headers)
@@ -75,13 +77,14 @@ async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Bod
     """Submit many sessions: all, or none. The key is for the whole of the request."""
     _checked_key(key)
     specs = [_numbered(number, lambda one=one: spec_of(one)) for number, one in enumerate(asked.sessions)]
-    whole = hashlib.sha256(b"\n".join(spec_to_json(spec).encode() for spec in specs)).hexdigest() if key else ""
+    whole = digests_of(specs) if key else ()
     new: list[NewSession] = []
     for number, (one, spec) in enumerate(zip(asked.sessions, specs, strict=True)):
         if key is not None and one.idempotency_key is not None:
             raise Invalid("two_keys", f"sessions[{number}]: give a key for the request or for the session, not both")
         own_key = f"{key}#{number}" if key else _key(one, None)
-        new.append(NewSession(here.ids.session_id(), spec, asking.name, own_key, whole or _digest(spec)))
+        digest, *older = whole or digests_of([spec])
+        new.append(NewSession(here.ids.session_id(), spec, asking.name, own_key, digest, older=older))
     created, views = await _store(here, asking, new)
     return respond(SessionsView(views), 201 if created else 200)
 
@@ -107,14 +110,12 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
 async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tuple[bool, list[SessionView]]:
     """Whether any is new, and each as it is now."""
     ids = {one.id for one in new}
+    needs = await _all_needs(here, asking, new)
 
     def write(tx: Tx) -> tuple[bool, list[Session]]:
-        needs = {one.id: _needs(tx, asking, one.spec) for one in new if one.spec.after}
         sessions = intents.submit(tx, new, asking.by)
         fresh = [session for session in sessions if session.id in ids]
-        for session in fresh:
-            if session.id in needs:
-                tx.wait_for(session.id, needs[session.id])
+        let_wait(tx, asking.name, {session.id: needs[session.id] for session in fresh if session.id in needs})
         _content_is_there(tx, [session.spec for session in fresh])
         _not_hopeless(tx, [session.spec for session in fresh])
         return bool(fresh), sessions
@@ -155,6 +156,20 @@ def _not_hopeless(tx: Tx, specs: Sequence[SessionSpec]) -> None:
             )
 
 
+async def _all_needs(here: Context, asking: Caller, new: Sequence[NewSession]) -> dict[str, list[Dependency]]:
+    """Looked up before the transaction that stores them: no session is ever gone once it is there."""
+    dependents = [one for one in new if one.spec.after]
+    named = sum(len(one.spec.after) for one in dependents)
+    if named > MOST_AT_ONCE:
+        raise Invalid("bad_dependency", f"the request names {named} sessions with --after; at most {MOST_AT_ONCE}",
+                      subject="--after")  # fmt: skip
+    if not dependents:
+        return {}
+    return await here.store.read(
+        "dependencies", lambda reads: {one.id: _needs(reads, asking, one.spec) for one in dependents}
+    )
+
+
 def _needs(reads: Reads, asking: Caller, spec: SessionSpec) -> list[Dependency]:
     """What it is to wait for, each the caller's own session by its full id."""
     wanted = [(needs, kind, find(reads, asking, needs).id) for needs, kind in dependencies_of(spec.after)]
@@ -184,7 +199,3 @@ def _checked_key(key: str | None) -> str | None:
     if key is not None and not (key.strip() and key.isprintable()):
         raise Invalid("bad_idempotency_key", "an idempotency key is printable text, and not empty")
     return key
-
-
-def _digest(spec: SessionSpec) -> str:
-    return hashlib.sha256(spec_to_json(spec).encode()).hexdigest()
