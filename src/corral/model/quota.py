@@ -8,12 +8,18 @@ Next: `scheduling.limits` looks at one that waits, `reconcile.quotas` holds plac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from corral.model.faults import Invalid
-from corral.model.resources import MAX_AMOUNT, WHOLE_GPU_MILLI
+from corral.model.resources import (
+    MAX_AMOUNT,
+    WHOLE_GPU_MILLI,
+    parse_cpu_milli,
+    parse_duration_s,
+    parse_memory_mib,
+)
 
 EACH = "*"
 DEFAULT_DOMAIN = "default"
@@ -153,6 +159,50 @@ def used_under(quota: Quota, quotas: Quotas) -> dict[Bucket, Amounts]:
 def gpu_milli(share_milli: int, vram_mib: int, capacity_mib: int) -> int:
     """What part of a device counts."""
     return max(share_milli, vram_mib * WHOLE_GPU_MILLI // capacity_mib) if capacity_mib > 0 else share_milli
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise Invalid("bad_number", f"{text[:LONGEST_SHOWN]!r} is not a whole number of sessions")
+    return int(text[:20])
+
+
+def _gpus(text: str) -> int:
+    try:
+        return parse_cpu_milli(text)  # thousandths of a whole, too
+    except Invalid:
+        raise Invalid(
+            "bad_gpus", f"{text[:LONGEST_SHOWN]!r} is not a number of GPUs; write for example 8 or 0.5"
+        ) from None
+
+
+# What each limit is called where people give it, and how what they write is read.
+OPTIONS: Mapping[str, tuple[str, Callable[[str], int]]] = {
+    "cpus": ("cpu_milli", parse_cpu_milli),
+    "memory": ("memory_mib", parse_memory_mib),
+    "gpus": ("gpu_milli", _gpus),
+    "vram": ("vram_mib", parse_memory_mib),
+    "sessions": ("sessions", _number),
+    "waiting": (WAITING, _number),
+    "time": (TIME, parse_duration_s),
+}
+
+
+def limits_of(given: Mapping[str, int | float | str | None]) -> dict[str, int]:
+    """The limits as they are stored, from what people write; None is no limit."""
+    found: dict[str, int] = {}
+    for option, value in given.items():
+        if value is None:
+            continue
+        if option not in OPTIONS or isinstance(value, bool):
+            raise Invalid("bad_quota", f"{option[:LONGEST_SHOWN]!r} is no limit; there are {', '.join(OPTIONS)}")
+        name, parse = OPTIONS[option]
+        text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        try:
+            found[name] = parse(text)
+        except Invalid as error:
+            raise Invalid(error.code, f"--{option}: {error.message}", subject=f"--{option}") from None
+    return found
 
 
 def checked(quota: Quota) -> Quota:

@@ -1,0 +1,65 @@
+"""Questions about quotas: which there are, and what is held and waits of what they limit. Part of ports.Reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from corral.model.quota import HELD, NO_QUOTAS, Amounts, Claimant, Held, Quota, Quotas
+from corral.store import quota_sql, rows
+
+Rows = Callable[..., list[Any]]
+
+
+def quotas(ask: Rows, *, held: bool = True) -> Quotas:
+    """All there are. Where there is none nothing is added up."""
+    listed = tuple(_quota(row) for row in ask(quota_sql.QUOTAS))
+    if not listed:
+        return NO_QUOTAS
+    found = Quotas(listed, _domains(ask))
+    limited = held and any(name in quota.limits for quota in listed for name in HELD)
+    return _with_held(ask, found) if limited else found
+
+
+def all_held(ask: Rows) -> Quotas:
+    return _with_held(ask, Quotas(tuple(_quota(row) for row in ask(quota_sql.QUOTAS)), _domains(ask)))
+
+
+def _domains(ask: Rows) -> dict[str, str]:
+    return {row[0]: row[1] for row in ask(quota_sql.DOMAINS)}
+
+
+def _with_held(ask: Rows, found: Quotas) -> Quotas:
+    sums = tuple(_held(row[:3], row[3:]) for row in ask(quota_sql.QUOTA_HELD))
+    pinned = {row[0]: _held(row[1:4], (*row[4:], 1)) for row in ask(quota_sql.QUOTA_PINNED)}
+    return found._replace(held=sums, pinned=pinned)
+
+
+def waiting_of(ask: Rows, owners: Iterable[str] | None) -> list[tuple[Claimant, int]]:
+    """How many wait, by whose they are: of these owners, or of everybody."""
+    found = (
+        ask(quota_sql.QUOTA_WAITING) if owners is None else ask(quota_sql.QUOTA_WAITING_OF, owners=sorted(set(owners)))
+    )
+    return [(Claimant(row[0], row[1], row[2]), int(row[3])) for row in found]
+
+
+def quota_columns(quota: Quota) -> dict[str, Any]:
+    return {
+        "name": quota.name,
+        "owner": quota.owner,
+        "project": quota.project,
+        "domain": quota.domain,
+        "grp": quota.group,
+        "limits": rows.dumps(dict(quota.limits)),
+        "version": quota.version,
+    }
+
+
+def _quota(row: rows.Row) -> Quota:
+    return Quota(*row[:5], limits=msgspec.json.decode(row[5], type=dict[str, int]), version=row[6])
+
+
+def _held(claimant: rows.Row, amounts: rows.Row) -> Held:
+    return Held(Claimant(*claimant), Amounts(*map(int, amounts)))

@@ -1,0 +1,50 @@
+"""The statements about quotas, written as those of store.sql are."""
+
+from __future__ import annotations
+
+from corral.store.sql import EVENT_COLUMNS
+
+QUOTA_COLUMNS = "name, owner, project, domain, grp, limits, version"
+# A share of a GPU counts as the larger of its parts of time and memory, in whole thousandths (model.quota.gpu_milli).
+_GPU_MILLI = """SUM(CASE WHEN d.capacity_mib > 0 AND {0}.vram_mib * 1000 / d.capacity_mib > {0}.share_milli
+    THEN {0}.vram_mib * 1000 / d.capacity_mib ELSE {0}.share_milli END)"""
+
+QUOTAS = f"SELECT {QUOTA_COLUMNS} FROM quota ORDER BY name"
+LOCK_QUOTAS = "SELECT name FROM quota WHERE name @in(names) ORDER BY name @for_update"
+DOMAINS = "SELECT project, domain FROM project_domain ORDER BY project"
+QUOTA_HELD = f"""
+SELECT s.owner, s.project, a.grp, SUM(h.cpu_milli), SUM(h.memory_mib), {_GPU_MILLI.format("h")}, SUM(h.vram_mib),
+    COUNT(DISTINCT h.session)
+FROM holding h JOIN session s ON s.id = h.session
+JOIN attempt a ON a.session = h.session AND a.attempt = h.attempt
+LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
+WHERE h.released_at IS NULL GROUP BY s.owner, s.project, a.grp"""
+QUOTA_PINNED = f"""
+SELECT p.owner, s.owner, s.project, n.grp, SUM(p.cpu_milli), SUM(p.memory_mib), {_GPU_MILLI.format("p")},
+    SUM(p.vram_mib)
+FROM pin p JOIN session s ON s.id = p.owner JOIN node n ON n.name = p.node
+LEFT JOIN device d ON d.node = p.node AND d.uuid = p.device
+GROUP BY p.owner, s.owner, s.project, n.grp ORDER BY p.owner"""
+QUOTA_WAITING = """
+SELECT owner, project, grp, COUNT(*) FROM session WHERE phase = 'pending' GROUP BY owner, project, grp"""
+QUOTA_WAITING_OF = """
+SELECT owner, project, grp, COUNT(*) FROM session WHERE phase = 'pending' AND owner @in(owners)
+GROUP BY owner, project, grp"""
+
+ADD_QUOTA = """
+INSERT INTO quota (name, owner, project, domain, grp, limits, above, version)
+VALUES (:name, :owner, :project, :domain, :grp, :limits, :above, :version) ON CONFLICT DO NOTHING"""
+SET_QUOTA = """
+UPDATE quota SET owner = :owner, project = :project, domain = :domain, grp = :grp, limits = :limits, above = :above,
+    version = :version
+WHERE name = :name AND version = :old_version"""
+DROP_QUOTA = "DELETE FROM quota WHERE name = :name AND version = :old_version"
+SET_DOMAIN = """
+INSERT INTO project_domain (project, domain) VALUES (:project, :domain)
+ON CONFLICT (project) DO UPDATE SET domain = excluded.domain"""
+ADD_QUOTA_EVENT = """
+INSERT INTO event (id, at, seq, fact, target, by_whom, detail, quota)
+VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""
+QUOTA_HISTORY = f"""
+SELECT {EVENT_COLUMNS} FROM event WHERE quota = :name AND seq > :after ORDER BY seq LIMIT :limit"""
+QUOTA_LAST = "SELECT COALESCE(MAX(seq), 0) FROM event WHERE quota = :name"
