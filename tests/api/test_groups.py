@@ -246,6 +246,36 @@ def test_policies_are_listed_with_their_options(face: Face) -> None:
     assert all(one["help"] for key, one in listed.items() if key != ("order", "gone"))
 
 
+def test_a_place_in_line_is_one_rule_for_all(face: Face) -> None:
+    """Only who stands in line is counted; to name no group and to name the home group is one line; that it is paused
+    moves nobody."""
+    face.node().register()
+    face.node("n2", group="aside").register()
+    face.submit(cpus=8)  # takes its place when a pass is made, which here is never
+    parent = face.submit(hold=True)["id"]
+    apart = [
+        parent,
+        face.submit(begin="+2h")["id"],
+        face.submit(after=parent)["id"],
+        face.submit(group="default", hold=True)["id"],
+    ]
+    other = face.submit(group="aside")["id"]
+    in_line = [face.submit(group=group)["id"] for group in (None, "default", None, "default")]
+
+    def position(id_: str) -> tuple[int | None, int | None]:
+        path = f"/api/v1/sessions/{id_}"
+        return face.get(path)["position"], face.get(f"{path}/explain")["position"]
+
+    for order in ("fifo", "priority"):
+        face.request("PATCH", f"{GROUPS}/default", json={"order": order})
+        for verb in ("pause", "resume"):
+            face.post(f"{GROUPS}/default/{verb}")
+            assert [position(id_)[1] for id_ in in_line] == [2, 3, 4, 5]
+            assert [position(id_)[0] for id_ in in_line] == ([2, 3, 4, 5] if order == "fifo" else [None] * 4)
+            assert position(other)[1] == 1
+            assert [position(id_) for id_ in apart] == [(None, None)] * 4
+
+
 def test_a_group_whose_policy_went_away_is_shown_broken(face: Face) -> None:
     offer(PolicyKind.ORDER, "mine", lambda: OrderPolicy("mine", lambda view: iter(()), "My own."))  # pyright: ignore
     create(face, "gpu", order="mine")

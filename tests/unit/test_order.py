@@ -148,6 +148,20 @@ def test_a_session_that_names_no_group_stands_in_the_home_groups_line() -> None:
     assert order_of(a_snapshot(rows[:2])) == ["s0", "s1"]
 
 
+@pytest.mark.parametrize(
+    ("home", "expected"),
+    [
+        (ResourceGroup("default", "lifo"), ["s3", "s2", "s1"]),
+        (ResourceGroup("default", "lifo", paused=True), ["s3", "s1"]),
+        (ResourceGroup("default", "no-such"), ["s1", "s3"]),
+    ],
+)
+def test_the_home_group_is_the_same_whether_it_takes_sessions_or_not(home, expected) -> None:
+    """Who names no group goes by the home group's order all the same, or by age where that is broken."""
+    rows = [one(1), one(2, group="default"), one(3)]
+    assert order_of(a_snapshot(rows, ResourceGroup("aside", "fifo"), home)) == expected
+
+
 def test_each_group_has_its_own_order() -> None:
     rows = [one(n, group="ab"[n % 2]) for n in range(6)]
     found = order_of(a_snapshot(rows, ResourceGroup("a"), ResourceGroup("b", "lifo")))

@@ -1,7 +1,8 @@
 """Whose turn it is: the waiting sessions of all groups in one line, each group's in the order that its policy says.
 
 Groups take turns by whose head was submitted first. A session that names no group stands in the line of the home
-group (`home_of`), and goes wherever there is room. What a group's policy does wrong holds back that group alone.
+group (`line_of`), and goes wherever there is room: so it has its turn there though the home group itself is paused, and
+by age where that one's order is broken. What a group's policy does wrong holds back that group alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ __all__ = [
     "Policies",
     "capacity_of",
     "home_of",
+    "line_of",
     "ordered",
     "policies_of",
     "position_of",
@@ -46,15 +47,17 @@ Refusals = dict[str, tuple[Refusal, ...]]
 
 class Standing(NamedTuple):
     """The groups that take sessions, and why the others do not. What a stranger's placement policy does wrong on the
-    way is noted in `held_back` then."""
+    way is noted in `held_back` then. `sound` are those with policies that work, paused or not."""
 
     usable: dict[str, Policies]
     held_back: dict[str, Refusal]
+    sound: dict[str, Policies]
 
 
 def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
     usable: dict[str, Policies] = {}
     held_back: dict[str, Refusal] = {}
+    sound: dict[str, Policies] = {}
     for group in groups:
         try:
             policies = policies_of(group)
@@ -62,6 +65,7 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
             why = error.message if isinstance(error, Invalid) else f"{type(error).__name__}: {error}"
             held_back[group.name] = _broken(group.name, why[:500])
             continue
+        sound[group.name] = policies
         if group.paused:
             why = f"group {group.name} is paused; `corral queue resume {group.name}` lets it start sessions again"
             held_back[group.name] = Refusal("group_paused", why)
@@ -70,7 +74,7 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
             note = partial(_note_broken, held_back, group.name)
             policies = policies._replace(placement=guarded(policies.placement, note))
         usable[group.name] = policies
-    return Standing(usable, held_back)
+    return Standing(usable, held_back, sound)
 
 
 def _note_broken(held_back: dict[str, Refusal], group: str, why: str) -> None:
@@ -78,26 +82,29 @@ def _note_broken(held_back: dict[str, Refusal], group: str, why: str) -> None:
 
 
 def home_of(groups: Iterable[str]) -> str | None:
-    """The group in whose line sessions stand that name none: `default`, or the first by name."""
+    """The group, of all there are, in whose line sessions stand that name none: `default`, or the first by name."""
     return min(groups, key=lambda name: (name != HOME, name), default=None)
+
+
+def line_of(group: str | None, groups: Iterable[str]) -> str | None:
+    """In whose line a session stands that names this group, or none; None: there is no group at all."""
+    return home_of(groups) if group is None else group
 
 
 def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, Mapping[str, Policies]]]:
     """Waiting sessions in the order to try them, each with the groups that take sessions. What was yielded last counts
     as placed unless it stands in `refusals` when the next one is asked for."""
-    usable, held_back = standing_of(snapshot.groups.values())
-    home = home_of(usable)
+    usable, held_back, sound = standing_of(snapshot.groups.values())
+    home = home_of(snapshot.groups)
     members: dict[str | None, list[Waiting]] = {}
     for waiting in snapshot.waiting:
-        members.setdefault(home if waiting.shape.group is None else waiting.shape.group, []).append(waiting)
-    lines: list[_Line] = []
-    for name, line in members.items():
-        if name is not None and name in held_back:
-            _refuse(line, held_back[name], refusals)
-        elif name is not None and name not in usable:
-            _refuse(line, refusal("group_unknown", {}), refusals)
-        else:
-            lines.append(_Line(name, snapshot, usable, line, refusals))
+        group = waiting.shape.group
+        if group in usable or group is None:
+            members.setdefault(home if group is None else group, []).append(waiting)
+    named = [one for one in snapshot.waiting if one.shape.group is not None and one.shape.group not in usable]
+    for name, line in _by_group(named).items():
+        _refuse(line, held_back.get(name) or refusal("group_unknown", {}), refusals)
+    lines = [_Line(name, snapshot, sound, line, refusals) for name, line in members.items()]
     heap = [(head.ordinal, number, head) for number, one in enumerate(lines) if (head := one.next(None)) is not None]
     heapq.heapify(heap)
     told = _Retold(snapshot, held_back)
@@ -115,24 +122,23 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
 
 def position_of(snapshot: Snapshot, session_id: str) -> int | None:
     """Its place in its group's line as the group's order has it now, if everyone before it got room."""
-    usable = standing_of(replace(group, paused=False) for group in snapshot.groups.values()).usable
-    home = home_of(usable)
+    sound, home = standing_of(snapshot.groups.values()).sound, home_of(snapshot.groups)
     named = {one.id: home if one.shape.group is None else one.shape.group for one in snapshot.waiting}
     name = named.get(session_id)
-    if name is None or name not in usable:
+    if name is None or name not in sound:
         return None
-    line = _Line(name, snapshot, usable, [one for one in snapshot.waiting if named[one.id] == name], {})
+    line = _Line(name, snapshot, sound, [one for one in snapshot.waiting if named[one.id] == name], {})
     place, following = 1, line.next(None)
     while following is not None and following.id != session_id:
         place, following = place + 1, line.next(True)
     return None if following is None else place
 
 
-def turns_of(snapshot: Snapshot, name: str | None, usable: Mapping[str, Policies], waiting: Sequence[Waiting]) -> Turns:
+def turns_of(snapshot: Snapshot, name: str | None, sound: Mapping[str, Policies], waiting: Sequence[Waiting]) -> Turns:
     """What the group's order policy makes of these sessions; of no group's, fifo."""
-    if name is None or name not in usable:
+    if name is None or name not in sound:
         return FIFO.turns(OrderView(snapshot.now, waiting, {}, (), NOTHING))
-    order, options = usable[name].order, usable[name].order_options
+    order, options = sound[name].order, sound[name].order_options
     usage = [one for one in snapshot.usage if one.group == name]
     capacity = capacity_of(snapshot, name) if order.needs else NOTHING
     return order.turns(OrderView(snapshot.now, waiting, options, usage, capacity))
@@ -189,12 +195,12 @@ class _Line:
         self,
         group: str | None,
         snapshot: Snapshot,
-        usable: Mapping[str, Policies],
+        sound: Mapping[str, Policies],
         members: Sequence[Waiting],
         refusals: Refusals,
     ) -> None:
         self._group = group
-        self._begin = partial(turns_of, snapshot, group, usable, members)
+        self._begin = partial(turns_of, snapshot, group, sound, members)
         self._turns: Turns | None = None
         self._left = {one.id: one for one in members}
         self._refusals = refusals
@@ -217,6 +223,13 @@ class _Line:
             _refuse(self._left.values(), _broken(self._group or HOME, f"its order policy failed: {why}"[:500]),
                     self._refusals)  # fmt: skip
             self._left = {}
+
+
+def _by_group(named: Iterable[Waiting]) -> dict[str, list[Waiting]]:
+    found: defaultdict[str, list[Waiting]] = defaultdict(list)
+    for one in named:
+        found[one.shape.group or ""].append(one)
+    return found
 
 
 def _broken(group: str, why: str) -> Refusal:

@@ -102,9 +102,12 @@ class SqlReads:
         return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS_LIVE)}
 
     def position(self, session: Session) -> int | None:
-        if session.phase != "pending" or session.wanted != "run" or not waiting.by_age(self.groups(), session):
+        groups = self.groups() if session.phase == "pending" else {}
+        if session.phase != "pending" or not waiting.by_age(groups, session):
             return None
-        return self._rows(sql.SESSION_POSITION, ordinal=session.ordinal, grp=session.group or "")[0][0]
+        named = waiting.beside(groups, session)
+        found = self._rows(sql.SESSION_POSITION, id=session.id, groups=named, now=self.now)
+        return int(found[0][0]) if found else None
 
     def refusals(self, ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         found = self._rows(sql.SESSION_REFUSALS, ids=list(ids), now=self.now)

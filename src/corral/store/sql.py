@@ -66,9 +66,13 @@ SELECT phase, number FROM live
 UNION ALL
 SELECT 'ended', (SELECT COUNT(*) FROM session) - (SELECT COALESCE(SUM(number), 0) FROM live)"""
 SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase"
+# Of one that stands in line, and of those before it only who stands there too.
 SESSION_POSITION = """
-SELECT COUNT(*) + 1 FROM session
-WHERE phase = 'pending' AND wanted = 'run' AND after_open = 0 AND ordinal < :ordinal AND COALESCE(grp, '') = :grp"""
+SELECT 1 + (SELECT COUNT(*) FROM session b
+            WHERE b.phase = 'pending' AND b.wanted = 'run' AND b.after_open = 0 AND b.not_before <= :now
+              AND b.error IS NULL AND b.ordinal < s.ordinal AND COALESCE(b.grp, '') @in(groups))
+FROM session s WHERE s.id = :id AND s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0
+  AND s.not_before <= :now AND s.error IS NULL"""
 # A session is told what the first of its shape is told, unless it was first once and told something itself. One that
 # room is being made for speaks for itself alone.
 SESSION_REFUSALS = """

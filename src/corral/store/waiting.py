@@ -14,7 +14,7 @@ from typing import Any
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
 from corral.model.session import Session
-from corral.scheduling.ordering import home_of
+from corral.scheduling.ordering import home_of, line_of
 from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import needs_of
 from corral.scheduling.policies.shares import half_life_of
@@ -47,8 +47,14 @@ def line(ask: Rows, groups: Mapping[str, ResourceGroup], per_shape: int, now: fl
 
 def by_age(groups: Mapping[str, ResourceGroup], session: Session) -> bool:
     """Whether the group in whose line the session stands goes by age alone."""
-    group = groups.get(session.spec.group or home_of(groups) or "")
+    group = groups.get(line_of(session.spec.group, groups) or "")
     return group is None or group.order == FIFO.name
+
+
+def beside(groups: Mapping[str, ResourceGroup], session: Session) -> list[str]:
+    """The groups that those name who stand in the same line; '': none."""
+    home = home_of(groups) or ""
+    return [home, ""] if session.spec.group in (None, home) else [session.spec.group or ""]
 
 
 def _keep(found: dict[str, Waiting], row: rows.Row) -> None:
