@@ -2,69 +2,134 @@
 
     1. order    each group's waiting sessions by its order policy
     2. admit    leave out what a quota holds back (`limits`), also once its place is known
-    3. fit      for each node: out of the question, or room enough?
-    4. score    the group's placement policy ranks the nodes that fit
-    5. gang     all ranks or none
+    3. ahead    leave to those in front, and to reservations, what is theirs (`heads`)
+    4. fit      for each node: out of the question, or room enough?
+    5. score    the group's placement policy ranks the nodes that fit
+    6. gang     all ranks or none
+    7. front    who found no room, and is first of a line, has its start planned (`heads`)
+    8. preempt  who has to stop so that others find room, where the group has it so (`preemption`)
 
 A shape that did not fit cannot fit later in the same pass, since room only shrinks: equal requests behind it get the
-same answer without being tried. Steps 3 to 5 are `fleet`'s, which judges a shape against every node once and after that
+same answer without being tried. Steps 4 to 6 are `fleet`'s, which judges a shape against every node once and after that
 against the nodes that changed: a pass costs distinct shapes x nodes and little more per placement.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from corral.scheduling.fleet import Fleet, Placement
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.heads import Heads, until_s
 from corral.scheduling.limits import CODES, Admission
 from corral.scheduling.ordering import Policies, ordered
+from corral.scheduling.pinned import with_pins_told
+from corral.scheduling.pins import kept_for
 from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.preemption import with_preemptions
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 MAX_PLACEMENTS = 500  # per pass: what one transaction commits while others wait for its locks
 
 
-def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS) -> Plan:
-    """The plan for one pass. Deterministic: equal snapshots give equal plans."""
-    fleet: Fleet | None = None
-    admission = Admission(snapshot.quotas, snapshot.devices)
-    placements: list[Placed] = []
-    refusals: dict[str, tuple[Refusal, ...]] = {}
-    hopeless: dict[Shape, tuple[Refusal, ...]] = {}
-    for waiting, policies in ordered(snapshot, refusals):
-        if len(placements) >= max_placements:
-            break
-        answer = admission.refusals(waiting) or hopeless.get(waiting.shape)
-        if answer is None:
-            fleet = fleet or fleet_of(snapshot, policies, waiting.ordinal)
-            found = _place(fleet, admission, waiting, policies)
-            if isinstance(found, Placement):
-                placements.append(Placed(waiting, found.group, found.ranks))
-                continue
-            answer = found
+def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS, fleet: Fleet | None = None) -> Plan:
+    """The plan for one pass. Deterministic: equal snapshots give equal plans, whether a `fleet` with the snapshot's
+    nodes is there already (`picture`) or not."""
+    turns = _Pass(snapshot, fleet)
+    try:
+        for waiting, policies in ordered(snapshot, turns.refusals):
+            if len(turns.placements) >= max_placements:
+                break
+            turns.take(waiting, policies)
+    finally:
+        turns.heads.end()
+    return turns.plan()
+
+
+class _Pass:
+    """The plan while it is made."""
+
+    def __init__(self, snapshot: Snapshot, kept: Fleet | None = None) -> None:
+        self.snapshot = snapshot
+        self._kept = kept
+        self.placements: list[Placed] = []
+        self.refusals: dict[str, tuple[Refusal, ...]] = {}
+        self.heads = Heads(snapshot)
+        self._admission = Admission(snapshot.quotas, snapshot.devices)
+        self._fleet: Fleet | None = None
+        self._hopeless: dict[Shape, tuple[Refusal, ...]] = {}
+        self._kept = kept_for(snapshot.pins, snapshot.devices, {node.name for node in snapshot.nodes})
+
+    def take(self, waiting: Waiting, policies: Mapping[str, Policies]) -> None:
+        """This session's turn: it is placed or refused, unless its line goes no further."""
+        if self.heads.stopped(waiting):
+            return
+        answer = self._admission.refusals(waiting)
+        if not answer and waiting.id not in self._kept:
+            answer = self._hopeless.get(waiting.shape)
+        if not answer:
+            answer = self._place(waiting, policies)
+        if answer is not None:
+            self.refusals[waiting.id] = answer
             if not held_by_quota(answer):
-                hopeless[waiting.shape] = answer
-        refusals[waiting.id] = answer
-    answered = len(placements) + len(refusals) == len(snapshot.waiting)
-    return Plan(
-        tuple(placements), refusals, not answered or any(_hides_more(id_, refusals) for id_ in snapshot.last_read)
-    )
+                self.heads.waits(waiting)
 
+    def _place(self, waiting: Waiting, policies: Mapping[str, Policies]) -> tuple[Refusal, ...] | None:
+        """None: there is room for it, taken and counted. Else why there is none, which begins with the quotas that are
+        in the way."""
+        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, waiting.ordinal, self._kept)
+        mine = self._kept.get(waiting.id, ())
+        fleet.give_back(mine)
+        answer = self._refusals(waiting, policies, fleet)
+        if mine and answer is not None:
+            answer = self._on_its_own(waiting, answer, fleet)
+        if mine and answer is not None:
+            fleet.take(mine)
+        return answer
 
-def _place(
-    fleet: Fleet, admission: Admission, waiting: Waiting, groups: Iterable[str]
-) -> Placement | tuple[Refusal, ...]:
-    """Room for it, taken and counted; or why there is none for it, which begins with the quotas that are in the way."""
-    barred = admission.barred(waiting, groups)
-    while (found := fleet.place(waiting.shape, barred)) is not None:
-        too_much = admission.take(waiting, found.group, found.ranks)
-        if not too_much:
-            return found
-        fleet.give_back(found.ranks)
-        barred[found.group] = too_much
-    quotas = dict.fromkeys(why for told in barred.values() for why in told)
-    return (*quotas, *fleet.refusals(waiting.shape)) if waiting.shape.group not in barred else (*quotas,)
+    def _on_its_own(self, waiting: Waiting, answer: tuple[Refusal, ...], fleet: Fleet) -> tuple[Refusal, ...] | None:
+        """Room was freed for it: who waits in front is not asked again, only what is reserved is left alone."""
+        self.heads.end()
+        found = None if held_by_quota(answer) else fleet.place(waiting.shape)
+        if found is None:
+            return answer
+        nodes = [rank.node for rank in found.ranks]
+        until = until_s(waiting, self.snapshot.now)
+        met = in_the_way(self.snapshot.reservations, nodes, waiting.owner, waiting.project, self.snapshot.now, until)
+        if met is not None or self._admission.take(waiting, found.group, found.ranks):
+            fleet.give_back(found.ranks)
+            return answer
+        self.placements.append(Placed(waiting, found.group, found.ranks))
+        self.heads.placed(self.placements[-1])
+        return None
+
+    def _refusals(self, waiting: Waiting, policies: Mapping[str, Policies], fleet: Fleet) -> tuple[Refusal, ...] | None:
+        told = self.heads.before(waiting, fleet)
+        if told is not None:
+            return told
+        barred = self._admission.barred(waiting, policies)
+        while (found := fleet.place(waiting.shape, barred)) is not None:
+            too_much = self._admission.take(waiting, found.group, found.ranks)
+            if not too_much:
+                self.placements.append(Placed(waiting, found.group, found.ranks))
+                self.heads.placed(self.placements[-1])
+                return None
+            fleet.give_back(found.ranks)
+            barred[found.group] = too_much
+        quotas = tuple(dict.fromkeys(why for told in barred.values() for why in told))
+        if waiting.shape.group in barred:
+            return quotas
+        answer, of_all = self.heads.refused(waiting, policies)
+        if of_all and not quotas and waiting.id not in self._kept:
+            self._hopeless[waiting.shape] = answer
+        return (*quotas, *answer) if quotas else answer
+
+    def plan(self) -> Plan:
+        answered = len(self.placements) + len(self.refusals) == len(self.snapshot.waiting)
+        more = not answered or any(_hides_more(id_, self.refusals) for id_ in self.snapshot.last_read)
+        plan = Plan(tuple(self.placements), self.refusals, more, self.heads.planned)
+        return with_preemptions(self.snapshot, with_pins_told(self.snapshot, plan))
 
 
 def held_by_quota(told: Sequence[Refusal]) -> bool:
@@ -77,8 +142,11 @@ def _hides_more(id_: str, refusals: Mapping[str, tuple[Refusal, ...]]) -> bool:
     return id_ not in refusals or held_by_quota(refusals[id_])
 
 
-def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], turn: int = 0) -> Fleet:
+def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], turn: int = 0, kept: Fleet | None = None) -> Fleet:
     """The snapshot's nodes in arrays. What waits stands for what is to come."""
     placements = {name: chosen.placement for name, chosen in policies.items()}
     demand = Counter(one.shape for one in snapshot.waiting)
-    return Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand, turn)
+    if kept is None:
+        return Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand, turn)
+    kept.begin(placements, snapshot.now, demand, turn)
+    return kept

@@ -25,7 +25,7 @@ from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
-from corral.scheduling.pool import Floats, Pool, Rows
+from corral.scheduling.pool import Flags, Floats, Pool, Rows
 from corral.scheduling.room import amounts_of
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import FITS, Bars, Standing
@@ -110,6 +110,20 @@ class Fleet:
                 if ranks is not None:
                     return Placement(name, ranks)
         return None
+
+    def fitting(self, shape: Shape) -> dict[str, Flags]:
+        """The nodes of each group that it may go to, and that takes sessions, on which one node's ranks fit now."""
+        groups = ((name, one) for name, one in self._groups.items() if one.scorer is not None)
+        return {
+            name: one.standing(shape).fits(slice(None)) for name, one in groups if shape.group in (None, name)
+        }  # fmt: skip
+
+    def pools(self) -> dict[str, Pool]:
+        """Those of the groups that take sessions."""
+        return {name: one.pool for name, one in self._groups.items() if one.scorer is not None}
+
+    def standing(self, group: str, shape: Shape) -> Standing:
+        return self._groups[group].standing(shape)
 
     def refusals(self, shape: Shape) -> tuple[Refusal, ...]:
         """Why a shape that found no place found none, by every node's own first reason."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.node import Device, Node, NodeState
+from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.places import RankPlace
 
 Ints = NDArray[np.int64]
@@ -233,6 +234,12 @@ class Pool:
         self.room[rows] += by
         for row in rows.tolist():
             self._note(row)
+
+    def full_room(self) -> Ints:
+        """What would be free if nobody held anything."""
+        shares = np.where(self.kind == NO_DEVICE, 0, WHOLE_GPU_MILLI)
+        memories = np.array([kind.capacity_mib for kind in self.kinds], np.int64)[self.kind]
+        return np.concatenate((self.size, shares, memories), axis=1)
 
     def with_room(self, room: Ints) -> Pool:
         """The same nodes with other room, to think on."""

@@ -60,6 +60,7 @@ class Waiting(NamedTuple):
     time_limit_s: int | None = None
     cpu_s: float = 0.0
     gpu_s: float = 0.0
+    grace_s: int = 30
     room_by: float | None = None  # until then room is being made for it: nobody else is stopped
 
 

@@ -1,0 +1,261 @@
+"""Who waits in front, and what is left to others: planned starts, nodes kept, and reservations, during one pass.
+
+    easy           the first of each group's line that finds no room gets a planned start; whoever fits and does not
+                   delay it may start before it
+    conservative   so do those behind it, up to `backfill_depth`, in the line's order; nobody delays any of them
+    none           nobody does: whoever fits starts
+
+A planned start rests on ends that are known. Where those are not enough, whoever has waited for `backfill_patience`
+has as many nodes as it needs kept for it, the nearest to being free, until it starts: so the first of a line never
+starves. What could not start on empty nodes is nobody's head. A pass in which everybody finds room pays nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from corral.scheduling.ends import Ends
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.ordering import home_of
+from corral.scheduling.outlook import Outlook, Start, Window
+from corral.scheduling.places import RankPlace
+from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
+from corral.scheduling.policies.group_options import group_options
+from corral.scheduling.pool import Flags, Ints, Rows
+from corral.scheduling.reserving import reserved, usable_by
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+
+LATE_S = 60.0  # how long who has outlived its known end is given each time
+Kind = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
+
+
+def until_s(waiting: Waiting, now_s: float) -> float:
+    """When it will surely have ended if it starts now."""
+    return now_s + length_s(waiting)
+
+
+def length_s(waiting: Waiting) -> float:
+    return math.inf if waiting.time_limit_s is None else waiting.time_limit_s + waiting.grace_s
+
+
+class Heads:
+    """The state of one pass. `before` a session is tried and `refused` after it found no room, `placed` if it did;
+    `end` when the pass is over, so that the fleet is left as it is."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.planned: dict[str, PlannedStart] = {}
+        self._snapshot = snapshot
+        self._home = home_of(snapshot.groups)
+        self._fleet: Fleet | None = None
+        self._placed: list[Placed] = []
+        self._outlooks: dict[str, Outlook] = {}
+        self._fronts: dict[str | None, _Front] = {}
+        self._shifts: list[tuple[str, Rows, Ints]] = []
+        self._kind: Kind | None = None
+        self._told: dict[tuple[Shape, Kind], tuple[Refusal, ...]] = {}
+        self._hopeless: set[Shape] = set()
+
+    def stopped(self, waiting: Waiting) -> bool:
+        """Whether its line goes no further in this pass: who runs must be known first."""
+        front = self._fronts.get(waiting.shape.group or self._home)
+        return front is not None and front.stopped
+
+    def before(self, waiting: Waiting, fleet: Fleet) -> tuple[Refusal, ...] | None:
+        """Let the fleet show what this session may use; or what one like it was told already."""
+        if self._fleet is None:
+            self._fleet = fleet
+            if self._snapshot.reservations:
+                self._look(fleet)
+        if not any(one.windows for one in self._outlooks.values()):
+            return None
+        kind = self._kind_of(waiting)
+        told = self._told.get((waiting.shape, kind))
+        if told is None and kind != self._kind:
+            self._show_all()
+            self._show_left(waiting, kind)
+        return told
+
+    def placed(self, placed: Placed) -> None:
+        self._placed.append(placed)
+        outlook = self._outlooks.get(placed.group)
+        if outlook is not None:
+            outlook.started(placed.ranks, until_s(placed.session, self._snapshot.now))
+
+    def refused(self, waiting: Waiting, groups: Container[str]) -> tuple[tuple[Refusal, ...], bool]:
+        """Why a session that the fleet had no room for has none, and whether nobody has that asks for the same."""
+        assert self._fleet is not None
+        if self._kind is None or not self._shifts:
+            return self._fleet.refusals(waiting.shape), True
+        kind, fleet = self._kind, self._fleet
+        nowhere = fleet.fits_nowhere(waiting.shape, groups)
+        withheld = {} if nowhere else fleet.fitting(waiting.shape)
+        self._show_all()
+        if nowhere and fleet.fits_nowhere(waiting.shape, groups):
+            return fleet.refusals(waiting.shape), True
+        told = self._told[waiting.shape, kind] = self._retold(waiting, withheld)
+        return told, False
+
+    def waits(self, waiting: Waiting) -> None:
+        """It found no room: the first in its line, or one of the first, has its start planned."""
+        line = waiting.shape.group or self._home
+        front = self._fronts.get(line)
+        if front is None:
+            front = self._fronts[line] = _Front(self._snapshot, line)
+        if front.full or waiting.shape in self._hopeless or self._fleet is None:
+            return
+        if line in self._snapshot.unread:
+            front.stopped = True
+            return
+        self._show_all()
+        self._look(self._fleet)
+        if not self._could_ever(waiting):
+            self._hopeless.add(waiting.shape)
+            return
+        front.looked_at += 1
+        start = self._earliest(waiting)
+        if start is not None:
+            self.planned[waiting.id] = start
+            self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
+        elif front.looked_at == 1 and self._snapshot.now - waiting.submitted_at >= front.patience_s:
+            self._keep(waiting)
+
+    def end(self) -> None:
+        self._show_all()
+
+    # what the fleet shows
+
+    def _kind_of(self, waiting: Waiting) -> Kind:
+        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
+        met = (sum(window.starts_s < until for window in one.windows) for one in self._outlooks.values())
+        return tuple(met), mine
+
+    def _show_left(self, waiting: Waiting, kind: Kind) -> None:
+        assert self._fleet is not None
+        for name, outlook in self._outlooks.items():
+            rows, by = outlook.left_until(until_s(waiting, self._snapshot.now), kind[1])
+            if len(rows):
+                outlook.pool.shift(rows, by)
+                self._shifts.append((name, rows, by))
+        self._kind = kind
+
+    def _show_all(self) -> None:
+        for name, rows, by in self._shifts:
+            self._outlooks[name].pool.shift(rows, -by)
+        self._shifts = []
+        self._kind = None
+
+    def _look(self, fleet: Fleet) -> None:
+        """The room to come of every group that takes sessions."""
+        now = self._snapshot.now
+        if self._outlooks:
+            return
+        ends: defaultdict[str, list[tuple[float, tuple[RankPlace, ...]]]] = defaultdict(list)
+        for one in self._snapshot.running:
+            if one.ends_at is not None:
+                ends[one.group].append((one.ends_at if one.ends_at > now else now + LATE_S, one.ranks))
+        for placed in self._placed:
+            if not math.isinf(until := until_s(placed.session, now)):
+                ends[placed.group].append((until, placed.ranks))
+        for name, pool in fleet.pools().items():
+            windows = _reserved(self._snapshot, pool.row_of)
+            self._outlooks[name] = Outlook(pool, now, Ends(pool, ends[name]), windows)
+
+    # who is in front
+
+    def _open(self, waiting: Waiting) -> Iterable[tuple[str, Outlook]]:
+        return [(name, one) for name, one in self._outlooks.items() if waiting.shape.group in (None, name)]
+
+    def _earliest(self, waiting: Waiting) -> PlannedStart | None:
+        assert self._fleet is not None
+        mine = usable_by(self._snapshot.reservations, waiting)
+        found: list[PlannedStart] = []
+        for name, outlook in self._open(waiting):
+            start = outlook.earliest(self._fleet.standing(name, waiting.shape), length_s(waiting), mine)
+            if start is not None:
+                found.append(PlannedStart(start.at_s, name, start.ranks))
+        return min(found, key=lambda one: one.at, default=None)
+
+    def _could_ever(self, waiting: Waiting) -> bool:
+        assert self._fleet is not None
+        standings = ((one, self._fleet.standing(name, waiting.shape)) for name, one in self._open(waiting))
+        return any(one.could_ever(standing) for one, standing in standings)
+
+    def _keep(self, waiting: Waiting) -> None:
+        assert self._fleet is not None
+        mine = usable_by(self._snapshot.reservations, waiting)
+        for name, outlook in self._open(waiting):
+            rows = outlook.best_kept(self._fleet.standing(name, waiting.shape), mine)
+            if rows is not None:
+                outlook.keep(waiting.id, rows)
+                return
+
+    # why not
+
+    def _retold(self, waiting: Waiting, withheld: Mapping[str, Flags]) -> tuple[Refusal, ...]:
+        """Nodes that have room, but not for this session, are told apart from those that have none."""
+        assert self._fleet is not None
+        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
+        nodes = Counter[tuple[str, str]]()
+        taken = 0
+        for name, fits in self._fleet.fitting(waiting.shape).items():
+            rows = np.flatnonzero(fits & ~withheld[name] if name in withheld else fits)
+            taken += len(rows)
+            for window in self._outlooks[name].blockers(rows, until, mine):
+                here = np.isin(rows, window.rows)
+                nodes[self._why(window)] += int(here.sum())
+                rows = rows[~here]
+        plain = self._fleet.refusals(waiting.shape)
+        return (*_less(plain, taken), *(_counted(*why, count) for why, count in nodes.items() if count))
+
+    def _why(self, window: Window) -> tuple[str, str]:
+        if window.whole and not math.isinf(window.starts_s):
+            return "reserved", reserved(self._snapshot.reservations, window.owner)
+        return "would_delay", f"it would delay session {window.owner}, which is before it"
+
+
+def _less(plain: Sequence[Refusal], taken: int) -> list[Refusal]:
+    """Of the nodes that have room enough, those that are left when so many are not for this session."""
+    told: list[Refusal] = []
+    for one in plain:
+        left = one.counts.get("nodes", 0) - taken
+        if one.code != "not_enough_nodes":
+            told.append(one)
+        elif left > 0:
+            told.append(refusal(one.code, {"nodes": left}))
+    return told
+
+
+def _counted(code: str, message: str, nodes: int) -> Refusal:
+    return Refusal(code, f"{nodes} {'node' if nodes == 1 else 'nodes'}: {message}", {"nodes": nodes})
+
+
+def _reserved(snapshot: Snapshot, row_of: Mapping[str, int]) -> list[Window]:
+    windows: list[Window] = []
+    for one in snapshot.reservations:
+        rows = np.array(sorted(row_of[name] for name in one.nodes if name in row_of), np.intp)
+        if len(rows) and one.ends_at > snapshot.now:
+            windows.append(Window(one.id, one.starts_at, one.ends_at, rows))
+    return windows
+
+
+class _Front:
+    """One line's front, as its group has it. A session that names no group stands in the home group's line."""
+
+    def __init__(self, snapshot: Snapshot, line: str | None) -> None:
+        group = snapshot.groups.get(line or "")
+        options: Mapping[str, Any] = {"backfill": "none"} if group is None else group_options(group)
+        self.patience_s: float = options.get("backfill_patience", math.inf)
+        self.stopped = False
+        self.looked_at = 0
+        depths = {"none": 0.0, "easy": 1.0}
+        self._most = depths.get(options["backfill"], float(options.get("backfill_depth", 0)))
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody further back is looked at."""
+        return self.looked_at >= self._most
