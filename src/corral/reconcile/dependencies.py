@@ -52,6 +52,7 @@ def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:
             changes.append(change_of(session, session, entry))
             free.append(id_)
     taken = tx.write(changes, by)
+    tx.drop_pins([change.before.id for change in changes if change.before.room_by is not None])
     tx.stop_waiting([id_ for id_ in free if id_ in taken])
     if changes:
         tx.hint(PLACE)
@@ -72,6 +73,7 @@ def _doomed(session: Session, failed: DependencyRow, now: float, by: str) -> Cha
         reason=why,
         ended_at=now,
         next_check_at=None,
+        room_by=None,
     )
     detail = {"needs": failed.needs, "kind": failed.kind, "outcome": failed.outcome}
     entry = Entry(Fact.DOOMED.value, session.phase, edge.target, session.attempt, by, detail)

@@ -17,6 +17,7 @@ from corral.model.session import Certificate, Entry, Session, StopFor
 from corral.model.spec import UNREADABLE
 from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile.groups import no_such_group
+from corral.reconcile.preempting import forget_room
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
 CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (docs/protocol.md 7)
@@ -72,7 +73,7 @@ def hold(tx: Tx, session_id: str, by: str) -> Session:
     if session.phase is not Phase.PENDING or session.wanted is Wanted.STOP:
         raise Refused("not_pending", f"session {session_id} is {session.phase}; only a pending session can be held")
     if session.wanted is not Wanted.HOLD:
-        _note(tx, session, session._replace(wanted=Wanted.HOLD), "hold", by)
+        _note(tx, session, forget_room(tx, session)._replace(wanted=Wanted.HOLD), "hold", by)
     return tx.sessions([session_id])[session_id]
 
 
@@ -133,7 +134,7 @@ def update(
         return session
     after = session._replace(**asked)
     if group is not None:
-        after = after._replace(spec=replace(session.spec, group=group))
+        after = forget_room(tx, after)._replace(spec=replace(session.spec, group=group))
         tx.set_spec(session_id, after.spec)
     _note(tx, session, after, "update", by, asked)
     if time_limit_s is not None and session.phase in (Phase.STARTING, Phase.RUNNING):

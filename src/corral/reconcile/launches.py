@@ -88,11 +88,17 @@ def _go(order: Order, nodes: Mapping[str, Node]) -> wire.Go | None:
     return None if main is None else wire.Go(master_address=nodes[main.node].address, master_port=main.port or 0)
 
 
+def _why(session: Session) -> str:
+    if session.preempted_for is not None:
+        return f"preempted for session {session.preempted_for}; checkpoint, and exit with 85"
+    return "the control plane stops this attempt"
+
+
 def _stop(session: Session) -> wire.Stop:
     if session.wanted is Wanted.STOP:
         reason, message = "cancelled", "cancelled by the user"
     elif session.stop_for is not None:
-        reason, message = session.stop_for.value, "the control plane stops this attempt"
+        reason, message = session.stop_for.value, _why(session)
     else:
         reason, message = "decided", "the session's outcome is decided; its other ranks are stopped"
     return wire.Stop(reason=reason, message=message, grace_s=session.spec.grace_s)

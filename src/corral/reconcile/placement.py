@@ -17,8 +17,10 @@ from corral.model.session import Change, Entry, Kernel, Session, Token
 from corral.ports import CLAIM, PLACE, Placement, Reads, Store, Tx
 from corral.reconcile.decide import CHECK_AFTER_S
 from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
+from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle
+from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
 from corral.scheduling.room import NodeRoom, excluded
@@ -39,14 +41,17 @@ async def place_pass(store: Store, by: str, *, claiming: bool = False, look_at: 
     snapshot, decided = await store.read("scheduling snapshot", _look)
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
+    await drop_old_pins(store, snapshot.pins, snapshot.now)
     if not snapshot.waiting:
         return 0
     plan = cycle(snapshot)
     look_at(snapshot, plan)
     told = new_refusals(snapshot, plan)
-    if not plan.placements and not told:
-        return 0
-    return await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming))
+    placed = 0
+    if plan.placements or told:
+        placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming))
+    await preempt_all(store, plan.preemptions, by)
+    return placed
 
 
 def _look(reads: Reads) -> tuple[Snapshot, list[str]]:
@@ -75,12 +80,14 @@ def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bo
     """Place what still fits, note why the rest does not; how many were placed."""
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
-    tx.lock(names, ids)
+    claimants = [placed.session.id for placed in plan.placements if placed.session.room_by is not None]
+    tx.lock(names.union(pin.place.node for pin in tx.pins(claimants)) if claimants else names, ids)
     fitting = _still_fitting(tx, plan.placements, names)
     changes = [_placing(session, placed, tx.now, by) for session, placed in fitting]
     if claiming:
         changes = [_then(change, _claiming(change.after, tx.now, by)) for change in changes]
     taken = tx.write(changes, by)
+    tx.drop_pins([session.id for session, _ in fitting if session.id in taken and session.room_by is not None])
     generation = tx.generation()
     placements = [_placement(session, placed, generation) for session, placed in fitting if session.id in taken]
     tx.hold(placements, by)
@@ -102,6 +109,8 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
     for device in tx.devices(names):
         devices[device.node].append(device)
     rooms = {name: NodeRoom(node, devices[name]) for name, node in nodes.items()}
+    claimants = [session.id for session in sessions.values() if session.room_by is not None]
+    kept = kept_for(tx.pins(claimants) if claimants else (), devices)
     fitting: list[tuple[Session, Placed]] = []
     for placed in plan:
         session = sessions.get(placed.session.id)
@@ -112,10 +121,16 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
         by_node: defaultdict[str, list[RankPlace]] = defaultdict(list)
         for rank in placed.ranks:
             by_node[rank.node].append(rank)
+        own = [place for place in kept.get(session.id, ()) if place.node in rooms]
+        for place in own:
+            rooms[place.node].give_back([place])
         if all(rooms[name].fits(ranks) for name, ranks in by_node.items()):
             for rank in placed.ranks:
                 rooms[rank.node].take(rank)
             fitting.append((session, placed))
+        else:
+            for place in own:
+                rooms[place.node].take(place)
     return fitting
 
 
@@ -152,6 +167,7 @@ def _stepped(
         phase_at=now,
         seq=session.seq + 1,
         group=group or session.group,
+        room_by=None,
         next_check_at=now + CHECK_AFTER_S[edge.target],
     )
     entry = Entry(fact.value, session.phase, edge.target, session.attempt, by, detail)

@@ -50,23 +50,23 @@ def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS, fleet: Fleet
 class _Pass:
     """The plan while it is made."""
 
-    def __init__(self, snapshot: Snapshot, kept: Fleet | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, there: Fleet | None = None) -> None:
         self.snapshot = snapshot
-        self._kept = kept
+        self._there = there
         self.placements: list[Placed] = []
         self.refusals: dict[str, tuple[Refusal, ...]] = {}
         self.heads = Heads(snapshot)
         self._admission = Admission(snapshot.quotas, snapshot.devices)
         self._fleet: Fleet | None = None
         self._hopeless: dict[Shape, tuple[Refusal, ...]] = {}
-        self._kept = kept_for(snapshot.pins, snapshot.devices, {node.name for node in snapshot.nodes})
+        self._pinned = kept_for(snapshot.pins, snapshot.devices, {node.name for node in snapshot.nodes})
 
     def take(self, waiting: Waiting, policies: Mapping[str, Policies]) -> None:
         """This session's turn: it is placed or refused, unless its line goes no further."""
         if self.heads.stopped(waiting):
             return
         answer = self._admission.refusals(waiting)
-        if not answer and waiting.id not in self._kept:
+        if not answer and waiting.id not in self._pinned:
             answer = self._hopeless.get(waiting.shape)
         if not answer:
             answer = self._place(waiting, policies)
@@ -78,8 +78,8 @@ class _Pass:
     def _place(self, waiting: Waiting, policies: Mapping[str, Policies]) -> tuple[Refusal, ...] | None:
         """None: there is room for it, taken and counted. Else why there is none, which begins with the quotas that are
         in the way."""
-        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, waiting.ordinal, self._kept)
-        mine = self._kept.get(waiting.id, ())
+        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, waiting.ordinal, self._there)
+        mine = self._pinned.get(waiting.id, ())
         fleet.give_back(mine)
         answer = self._refusals(waiting, policies, fleet)
         if mine and answer is not None:
@@ -121,7 +121,7 @@ class _Pass:
         if waiting.shape.group in barred:
             return quotas
         answer, of_all = self.heads.refused(waiting, policies)
-        if of_all and not quotas and waiting.id not in self._kept:
+        if of_all and not quotas and waiting.id not in self._pinned:
             self._hopeless[waiting.shape] = answer
         return (*quotas, *answer) if quotas else answer
 

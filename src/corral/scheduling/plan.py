@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from corral.model.node import Node
 from corral.model.resources import GpuRequest
+from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.room import MESSAGES, NodeRoom, amounts_of, excluded, share_of, suits
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
@@ -101,24 +103,31 @@ class _Rooms:
         self._nodes = {node.name: node for node in snapshot.nodes}
         self._rooms: dict[str, NodeRoom] = {}
         self._taken_alone: dict[str, str] = {}
+        self._kept = kept_for(snapshot.pins, snapshot.devices, self._nodes)
 
     def take(self, placed: Placed) -> Iterator[str]:
         group = self._snapshot.groups.get(placed.group)
         if group is None or group.paused:
             yield f"group {placed.group} takes no sessions"
+        for place in self._kept.get(placed.session.id, ()):
+            self._room(self._nodes[place.node]).give_back([place])
         by_node: dict[str, list[RankPlace]] = {}
         for rank in placed.ranks:
             by_node.setdefault(rank.node, []).append(rank)
         for name, ranks in by_node.items():
             yield from self._take_on(name, ranks, placed)
 
+    def _room(self, node: Node) -> NodeRoom:
+        if node.name not in self._rooms:
+            self._rooms[node.name] = NodeRoom(node, self._snapshot.devices.get(node.name, ()))
+        return self._rooms[node.name]
+
     def _take_on(self, name: str, ranks: Sequence[RankPlace], placed: Placed) -> Iterator[str]:
         node, shape = self._nodes.get(name), placed.session.shape
         if node is None:
             yield f"there is no node {name}"
             return
-        room = self._rooms.get(name) or NodeRoom(node, self._snapshot.devices.get(name, ()))
-        self._rooms[name] = room
+        room = self._room(node)
         if (why := excluded(node, shape, self._snapshot.now)) is not None:
             yield f"node {name}: {why}"
         if node.group != placed.group:

@@ -203,6 +203,7 @@ MESSAGES: dict[str, str] = {
     "no_such_gpu": "has no GPU of the model, architecture or memory asked for",
     "not_enough_gpus": "not enough idle GPUs",
     "not_enough_gpu_share": "no GPU with enough share and memory free",
+    "pinned": "with room that is kept for a session others were stopped for",
     "not_enough_nodes": "fewer nodes fit than the session needs at once",
     "group_unknown": "there is no such resource group",
 }

@@ -23,6 +23,23 @@ GROUP_OPTIONS: Options = {
     "backfill_patience": Option(
         Kind.DURATION, 3600.0, "after so long without a planned start the first of the line has nodes kept for it"
     ),
+    "preemption": Option(
+        Kind.CHOICE,
+        "none",
+        "who may be stopped for a session that finds no room: nobody (none), those of lower priority (priority), or "
+        "those of owners above their share, for owners below theirs (fair-share)",
+        choices=("none", "priority", "fair-share"),
+    ),
+    "preemption_gap": Option(
+        Kind.NUMBER, 1, "by how many points of priority somebody must be ahead to have others stopped", least=1
+    ),
+    "preemption_min_runtime": Option(
+        Kind.DURATION, 60.0, "nobody is stopped for others who has had its room for less than this"
+    ),
+    "preemption_budget": Option(Kind.NUMBER, 3, "how often one session may be stopped for others", most=10_000),
+    "preemptible": Option(
+        Kind.CHOICE, "yes", "whether sessions that do not say so may be stopped for others", choices=("yes", "no")
+    ),
 }
 OF_GROUPS = "of resource groups"
 
@@ -37,4 +54,10 @@ def group_options(group: ResourceGroup) -> Mapping[str, Any]:
 
 def asks_who_runs(group: ResourceGroup) -> bool:
     """Whether a pass must know who holds room in this group when somebody waits for it."""
-    return group_options(group)["backfill"] != "none"
+    options = group_options(group)
+    return options["backfill"] != "none" or options["preemption"] != "none"
+
+
+def preempts(group: ResourceGroup) -> bool:
+    """Whether sessions of this group may be stopped for others."""
+    return group_options(group)["preemption"] != "none"

@@ -1,0 +1,97 @@
+"""Who has to stop so that a session that found no room gets some: the last step of a pass.
+
+    1. claimants  those refused for want of room alone, in the order in which they had their turn; not one that others
+                  stop for already
+    2. coming     room of sessions that stop anyway: whoever fits in it waits for it, and nobody stops
+    3. victims    who has the weaker claim and may be stopped now: on each node the fewest that are in the way, least
+                  lost work first; then the nodes where it costs least, a gang counted whole
+    4. kept       what a claimant is to get, free or freed, is no room for the next one
+
+A claim is weaker by a strict order that stopping does not turn round: by priority, or because its owner holds more than
+its share while the claimant's owner stays within its own even then. So whoever was stopped cannot have its preemptor
+stopped. Pure; next: `reconcile.preempting` guards and writes each, `ground` knows one group's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from corral.scheduling.ground import Ground, Offer
+from corral.scheduling.ordering import standing_of
+from corral.scheduling.plan import Plan, Preemption, Refusal
+from corral.scheduling.policies.group_options import preempts
+from corral.scheduling.snapshot import Snapshot, Waiting
+
+MAX_CLAIMANTS = 16  # looked for victims for in one pass; equal claims that found none are not counted again
+FOR_ROOM = frozenset(
+    ("node_in_use", "not_enough_cpus", "not_enough_memory", "not_enough_gpus", "not_enough_gpu_share",
+     "not_enough_nodes", "pinned")
+)  # fmt: skip
+UNDER_WAY = "preempting"
+
+
+def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
+    """The plan with whom to stop for whom, and with what those are told whom room is being made for."""
+    plan = replace(plan, refusals={**plan.refusals, **dict(_under_way(snapshot, plan))})
+    grounds = _grounds(snapshot, plan)
+    chosen: list[Preemption] = []
+    tries = 0
+    for claimant in _claimants(snapshot, plan) if grounds else ():
+        offers: list[Offer] = []
+        for ground in _of(claimant, grounds):
+            if ground.is_hopeless(claimant):
+                continue
+            tries += 1
+            offer = ground.offer(claimant)
+            offers += [] if offer is None else [offer]
+        if offers:
+            best = min(offers, key=lambda offer: (offer.cost, offer.group))
+            grounds[best.group].accept(claimant, best)
+            if best.victims:
+                chosen.append(Preemption(claimant, best.victims, best.group, best.ranks))
+        if tries >= MAX_CLAIMANTS:
+            break
+    return replace(plan, preemptions=tuple(chosen))
+
+
+def being_made(victims: int, room_by: float) -> Refusal:
+    """What a session is told that others stop for."""
+    by = datetime.fromtimestamp(room_by, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if not victims:
+        return Refusal(UNDER_WAY, f"preempting: room was freed for it, and is kept beyond {by}", {"sessions": 0})
+    who = "1 session stops" if victims == 1 else f"{victims} sessions stop"
+    return Refusal(UNDER_WAY, f"preempting: {who} for it; room is expected by {by}", {"sessions": victims})
+
+
+def _under_way(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, tuple[Refusal, ...]]]:
+    for one in snapshot.waiting:
+        if one.room_by is None or one.room_by <= snapshot.now or one.id not in plan.refusals:
+            continue
+        stopping = sum(running.preempted_for == one.id for running in snapshot.running)
+        yield one.id, (being_made(stopping, one.room_by), *plan.refusals[one.id])
+
+
+def _claimants(snapshot: Snapshot, plan: Plan) -> Iterator[Waiting]:
+    waiting = {one.id: one for one in snapshot.waiting}
+    known: dict[int, bool] = {}  # sessions of one shape share one answer
+    for id_, answer in plan.refusals.items():
+        if id(answer) not in known:
+            known[id(answer)] = bool(answer) and all(why.code in FOR_ROOM or "nodes" in why.counts for why in answer)
+            known[id(answer)] &= any(why.code in FOR_ROOM for why in answer)
+        one = waiting[id_]
+        if known[id(answer)] and (one.room_by is None or one.room_by <= snapshot.now):
+            yield one
+
+
+def _grounds(snapshot: Snapshot, plan: Plan) -> dict[str, Ground]:
+    if not snapshot.running or not plan.refusals:
+        return {}
+    usable = standing_of(group for group in snapshot.groups.values() if preempts(group)).usable
+    return {name: Ground(snapshot, plan, snapshot.groups[name]) for name in sorted(usable)}
+
+
+def _of(claimant: Waiting, grounds: Mapping[str, Ground]) -> Sequence[Ground]:
+    name = claimant.shape.group
+    return list(grounds.values()) if name is None else [grounds[name]] if name in grounds else []

@@ -1,0 +1,281 @@
+"""Who is stopped for whom: the smallest set with least lost work, by a strict order of claims, within bounds."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.model.node import Device, Node, NodeState, ResourceGroup
+from corral.model.resources import GpuRequest, Resources
+from corral.model.spec import SessionSpec
+from corral.scheduling.cycle import cycle
+from corral.scheduling.places import Grant, RankPlace
+from corral.scheduling.plan import Plan, Preemption, check
+from corral.scheduling.preemption import MAX_CLAIMANTS, with_preemptions
+from corral.scheduling.snapshot import Pin, Running, Snapshot, Waiting, shape_of
+
+NOW = 10_000.0
+WHOLE = 1000
+BY_PRIORITY = {"preemption": "priority", "backfill": "none"}
+BY_SHARE = {"preemption": "fair-share", "backfill": "none"}
+
+
+def a_node(name: str = "n1", cpus: int = 8, **changes) -> Node:
+    node = Node(name, "default", NodeState.UP, True, 1, "boot", "run", "inc", "hw", "0", "h", cpus * 1000, 16_384)
+    return replace(node, **changes)
+
+
+def a_spec(cpus: float = 1, gpus: int = 0, **changes) -> SessionSpec:
+    gpu = GpuRequest(count=gpus) if gpus else None
+    return SessionSpec(command=("x",), resources=Resources(int(cpus * 1000), 64, gpu), **changes)
+
+
+def waiting(name: str, spec: SessionSpec, priority: int = 0, number: int = 0, owner: str = "ann", **more) -> Waiting:
+    return Waiting(name, number, 1, 1, priority, owner, "default", NOW, shape_of(spec), **more)
+
+
+def running(
+    name: str, *ranks: RankPlace, priority: int = 0, since: float = 1000.0, owner: str = "bob", **more
+) -> Running:
+    shape = shape_of(a_spec(ranks[0].cpu_milli / 1000, len(ranks[0].grants), nodes=len({one.node for one in ranks})))
+    began = NOW - since
+    fields = {"ordinal": 0, "started_at": began} | more
+    return Running(
+        id=name, attempt=1, seq=4, group="default", owner=owner, project="default", priority=priority, shape=shape,
+        ranks=ranks, placed_at=began, **fields,
+    )  # fmt: skip
+
+
+def a_rank(node: str = "n1", cpus: float = 1, *gpus: int) -> RankPlace:
+    grants = tuple(Grant(f"{node}-{index}", WHOLE, 80_000) for index in gpus)
+    return RankPlace(node, 1, "run", int(cpus * 1000), 64, grants)
+
+
+def a_picture(
+    line: list[Waiting], held: list[Running], nodes: list[Node] | None = None, gpus: int = 0, *, pins: list[Pin] = (),
+    **options,
+) -> Snapshot:  # fmt: skip
+    """Nodes whose used room is what these hold, and what is pinned."""
+    nodes = [a_node()] if nodes is None else nodes
+    places = [place for one in held for place in one.ranks] + [pin.place for pin in pins]
+    used = {(grant.uuid): grant for place in places for grant in place.grants}
+    devices = {
+        node.name: [
+            Device(node.name, uuid, index, "A100", "sm_80", 80_000, *((80_000, WHOLE) if uuid in used else (0, 0)))
+            for index in range(gpus)
+            for uuid in [f"{node.name}-{index}"]
+        ]
+        for node in nodes
+    }
+    rows = [
+        replace(
+            node,
+            cpu_used_milli=sum(place.cpu_milli for place in places if place.node == node.name),
+            memory_used_mib=sum(place.memory_mib for place in places if place.node == node.name),
+        )
+        for node in nodes
+    ]
+    group = ResourceGroup("default", options=BY_PRIORITY | options)
+    return Snapshot(NOW, rows, devices, line, {"default": group}, running=held, pins=pins)
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    plan = cycle(snapshot)
+    assert check(snapshot, plan) == []
+    return plan
+
+
+def stopped(snapshot: Snapshot) -> dict[str, list[str]]:
+    return {one.claimant.id: sorted(victim.id for victim in one.victims) for one in planned(snapshot).preemptions}
+
+
+def test_the_weaker_one_is_stopped_and_the_claimant_is_not_placed_yet() -> None:
+    snapshot = a_picture([waiting("c", a_spec(8), 5)], [running("v", a_rank(cpus=8))])
+    plan = planned(snapshot)
+    assert plan.placements == () and "c" in plan.refusals
+    (one,) = plan.preemptions
+    assert (one.claimant.id, [victim.id for victim in one.victims], one.group) == ("c", ["v"], "default")
+    assert [(rank.node, rank.cpu_milli) for rank in one.ranks] == [("n1", 8000)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({}, {"preemption": "none"}),
+        ({"priority": 5}, {}),
+        ({"priority": 6}, {}),
+        ({"priority": 1}, {"preemption_gap": 5}),
+        ({"since": 59.0}, {}),
+        ({"since": 599.0}, {"preemption_min_runtime": "10m"}),
+        ({"preemptions": 3}, {}),
+        ({"preemptions": 0}, {"preemption_budget": 0}),
+        ({"preemptible": False}, {}),
+        ({}, {"preemptible": "no"}),
+        ({"stopping": True, "preempted_for": "other"}, {}),
+        ({"owner": "ann"}, {"preemption": "fair-share"}),
+    ],
+)
+def test_nobody_is_stopped_who_may_not_be(changes, options) -> None:
+    held = [running("v", a_rank(cpus=8), **changes)]
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], held, **options)) == {}
+
+
+def test_who_says_so_may_be_stopped_where_others_may_not() -> None:
+    held = [running("v", a_rank(cpus=8), preemptible=True)]
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], held, preemptible="no")) == {"c": ["v"]}
+
+
+def test_nobody_is_stopped_for_who_fits_or_for_nothing() -> None:
+    assert stopped(a_picture([waiting("c", a_spec(2), 5)], [running("v", a_rank(cpus=6))])) == {}
+    assert stopped(a_picture([waiting("c", a_spec(9), 5)], [running("v", a_rank(cpus=8))])) == {}
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], [running("v", a_rank(cpus=4)),
+                                                            running("w", a_rank(cpus=4), priority=5)])) == {}  # fmt: skip
+
+
+def test_least_lost_work_and_no_more_than_are_in_the_way() -> None:
+    held = [
+        running("old", a_rank(cpus=2), since=9000.0),
+        running("young", a_rank(cpus=2), since=100.0),
+        running("small", a_rank(cpus=1), since=100.0),
+        running("big", a_rank(cpus=3), since=5000.0),
+    ]
+    assert stopped(a_picture([waiting("c", a_spec(2), 5)], held)) == {"c": ["young"]}
+    assert stopped(a_picture([waiting("c", a_spec(3), 5)], held)) == {"c": ["small", "young"]}
+    assert stopped(a_picture([waiting("c", a_spec(6), 5)], held)) == {"c": ["big", "small", "young"]}
+
+
+def test_one_who_has_done_little_may_go_instead_of_many() -> None:
+    held = [running(f"s{number}", a_rank(cpus=1), since=3000.0) for number in range(4)]
+    held.append(running("one", a_rank(cpus=4), since=400.0))
+    assert stopped(a_picture([waiting("c", a_spec(4), 5)], held)) == {"c": ["one"]}
+
+
+def test_the_cheapest_node_is_chosen_and_free_room_is_used() -> None:
+    held = [running("a", a_rank("n1", 8), since=5000.0), running("b", a_rank("n2", 4), since=5000.0)]
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], held, [a_node("n1"), a_node("n2")])) == {"c": ["b"]}
+
+
+def test_whole_gpus_are_freed() -> None:
+    held = [running("a", a_rank("n1", 1, 0, 1), since=5000.0), running("b", a_rank("n1", 1, 2), since=100.0)]
+    assert stopped(a_picture([waiting("c", a_spec(1, 2), 5)], held, gpus=4)) == {"c": ["b"]}
+    assert stopped(a_picture([waiting("c", a_spec(1, 3), 5)], held, gpus=4)) == {"c": ["a"]}
+
+
+def test_a_gang_goes_whole_and_is_counted_whole() -> None:
+    nodes = [a_node("n1"), a_node("n2"), a_node("n3")]
+    gang = running("gang", a_rank("n1", 8), a_rank("n2", 8), since=300.0)
+    lone = running("lone", a_rank("n3", 8), since=400.0)
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], [gang, lone], nodes)) == {"c": ["lone"]}
+    assert stopped(a_picture([waiting("c", a_spec(8, nodes=2), 5)], [gang, lone], nodes)) == {"c": ["gang", "lone"]}
+    three = stopped(a_picture([waiting("c", a_spec(8, nodes=3), 5)], [gang, lone], nodes))
+    assert three == {"c": ["gang", "lone"]}
+
+
+def test_an_exclusive_session_empties_its_node() -> None:
+    held = [running("a", a_rank("n1", 1)), running("b", a_rank("n2", 1), priority=9)]
+    line = [waiting("c", a_spec(1, exclusive=True), 5)]
+    assert stopped(a_picture(line, held, [a_node("n1"), a_node("n2")])) == {"c": ["a"]}
+
+
+def test_labels_and_closed_nodes_count() -> None:
+    held = [running("a", a_rank("n1", 8)), running("b", a_rank("n2", 8), since=9000.0)]
+    nodes = [a_node("n1", schedulable=False), a_node("n2", labels={"rack": "r"})]
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], held, nodes)) == {"c": ["b"]}
+    assert stopped(a_picture([waiting("c", a_spec(8, on_labels={"rack": "x"}), 5)], held, nodes)) == {}
+
+
+def test_room_that_comes_anyway_is_waited_for_unless_it_is_late() -> None:
+    coming = running("going", a_rank(cpus=4), stopping=True, ends_at=NOW + 5)
+    held = [coming, running("v", a_rank(cpus=4))]
+    assert stopped(a_picture([waiting("c", a_spec(4), 5)], held)) == {}
+    assert stopped(a_picture([waiting("c", a_spec(4), 5), waiting("d", a_spec(4), 5, 1)], held)) == {"d": ["v"]}
+    late = [coming._replace(ends_at=NOW - 100), held[1]]
+    assert stopped(a_picture([waiting("c", a_spec(4), 5)], late)) == {"c": ["v"]}
+
+
+def test_nobody_else_is_stopped_while_others_stop_for_it() -> None:
+    going = running("v", a_rank(cpus=4), stopping=True, preempted_for="c", ends_at=NOW + 5)
+    held = [going, running("w", a_rank(cpus=4))]
+    snapshot = a_picture([waiting("c", a_spec(4), 5, room_by=NOW + 30)], held)
+    plan = planned(snapshot)
+    assert plan.preemptions == ()
+    told = plan.refusals["c"][0]
+    assert (told.code, told.counts) == ("preempting", {"sessions": 1})
+    assert told.message == "preempting: 1 session stops for it; room is expected by 1970-01-01T02:47:10Z"
+    assert stopped(a_picture([waiting("c", a_spec(4), 5, room_by=NOW - 1)], held)) == {"c": ["w"]}
+
+
+def test_what_one_is_to_get_is_nobody_elses() -> None:
+    held = [running("v", a_rank(cpus=8), since=900.0), running("w", a_rank("n2", 8))]
+    line = [waiting("c", a_spec(6), 5), waiting("d", a_spec(2), 5, 1), waiting("e", a_spec(2), 5, 2)]
+    snapshot = a_picture(line, held, [a_node("n1"), a_node("n2")])
+    assert stopped(snapshot) == {"c": ["v"], "e": ["w"]}  # d fits beside c in the room that comes
+
+
+def test_a_pin_is_room_for_its_owner_alone() -> None:
+    pin = Pin("c", a_rank(cpus=8), NOW + 60)
+    alone = a_picture([waiting("c", a_spec(8), 5, room_by=NOW + 5)], [], pins=[pin])
+    assert [placed.session.id for placed in planned(alone).placements] == ["c"]
+    other = a_picture([waiting("d", a_spec(8), 9)], [], pins=[pin])
+    plan = planned(other)
+    assert plan.placements == () and plan.preemptions == ()
+    assert [(why.code, why.counts) for why in plan.refusals["d"]] == [("pinned", {"nodes": 1})]
+    both = a_picture([waiting("d", a_spec(8), 9), waiting("c", a_spec(8), 5, 1, room_by=NOW + 5)], [], pins=[pin])
+    assert [placed.session.id for placed in planned(both).placements] == ["c"]
+
+
+def test_what_is_left_of_a_pin_is_free_to_those_behind() -> None:
+    pin = Pin("c", a_rank(cpus=8), NOW + 60)
+    line = [waiting("c", a_spec(5), 5, room_by=NOW + 5), waiting("d", a_spec(3), 0, 1)]
+    assert [placed.session.id for placed in planned(a_picture(line, [], pins=[pin])).placements] == ["c", "d"]
+
+
+def test_a_second_try_counts_what_the_first_one_freed() -> None:
+    pin = Pin("c", a_rank("n1", 8), NOW + 60)
+    held = [running("v", a_rank("n2", 8)), running("w", a_rank("n3", 8), since=500.0)]
+    nodes = [a_node("n1"), a_node("n2"), a_node("n3")]
+    line = [waiting("c", a_spec(8, nodes=2), 5, room_by=NOW - 1)]
+    assert stopped(a_picture(line, held, nodes, pins=[pin])) == {"c": ["w"]}
+
+
+def test_a_device_that_is_gone_frees_nothing() -> None:
+    snapshot = a_picture([waiting("c", a_spec(1, 1), 5)], [running("v", a_rank("n1", 1, 0))], gpus=1)
+    gone = replace(snapshot, devices={"n1": [replace(snapshot.devices["n1"][0], present=False)]})
+    assert planned(gone).preemptions == ()
+
+
+def test_claimants_are_tried_in_turn_and_not_without_bound() -> None:
+    held = [running(f"v{number}", a_rank(cpus=0.1)) for number in range(80)]
+    line = [waiting(f"c{number:03}", a_spec((number + 1) / 100), 5, number) for number in range(60)]
+    found = stopped(a_picture(line, held))
+    assert list(found) == sorted(found) and 1 < len(found) <= MAX_CLAIMANTS and max(found) < "c016"
+
+
+# --- by share
+
+
+def shares(held: list[Running], line: list[Waiting], **options) -> dict[str, list[str]]:
+    return stopped(a_picture(line, held, **(BY_SHARE | options)))
+
+
+def test_who_holds_more_than_its_share_makes_way_for_who_stays_within() -> None:
+    held = [running(f"b{number}", a_rank(cpus=2), owner="bob", since=1000.0 - number) for number in range(4)]
+    assert shares(held, [waiting("c", a_spec(2))]) == {"c": ["b3"]}
+    assert shares(held, [waiting("c", a_spec(4))]) == {"c": ["b2", "b3"]}
+    assert shares(held, [waiting("c", a_spec(5))]) == {}  # more than its half
+    assert shares(held, [waiting("c", a_spec(2), owner="bob")]) == {}
+
+
+def test_nobody_is_brought_below_its_share_but_by_one_session() -> None:
+    held = [running("b0", a_rank(cpus=5), owner="bob"), running("a0", a_rank(cpus=2), owner="ann")]
+    line = [waiting("c", a_spec(2), owner="ann"), waiting("d", a_spec(1), owner="eve", number=1)]
+    assert shares([*held, running("e0", a_rank(cpus=1), owner="eve")], line[:1]) == {}  # 4 of 8, of three owners
+    assert shares(held, line[:1]) == {"c": ["b0"]}
+
+
+def test_weights_of_the_order_are_the_weights_of_shares() -> None:
+    held = [running(f"b{number}", a_rank(cpus=2), owner="bob") for number in range(4)]
+    snapshot = a_picture([waiting("c", a_spec(4))], held, **BY_SHARE)
+    group = replace(snapshot.groups["default"], order="fair-share", order_options={"owner_weights": {"bob": 3.0}})
+    assert planned(replace(snapshot, groups={"default": group})).preemptions == ()
