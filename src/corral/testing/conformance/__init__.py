@@ -15,6 +15,7 @@ from corral.testing.conformance.policies import OrderConformance, PlacementConfo
 from corral.testing.conformance.store_dependencies import DependencyRules
 from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
+from corral.testing.conformance.store_preemption import PreemptionRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
 from corral.testing.conformance.store_running import RunningRules
@@ -23,5 +24,7 @@ from corral.testing.conformance.store_sessions import SessionRules
 __all__ = ["OrderConformance", "PlacementConformance", "StoreConformance"]
 
 
-class StoreConformance(SessionRules, RoomRules, RunningRules, NodeRules, GroupRules, DependencyRules, RaceRules):
+class StoreConformance(
+    SessionRules, RoomRules, RunningRules, NodeRules, GroupRules, DependencyRules, PreemptionRules, RaceRules
+):
     """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""
