@@ -237,6 +237,26 @@ class AsyncClient:
         """Every change of it, oldest first."""
         return await self._ask(calls.group(name, "history"))
 
+    async def quotas(self) -> list[shapes.Quota]:
+        """Those that one falls under, and what is used of them; for administrators, all."""
+        return await self._ask(calls.get(f"{calls.API}/quotas"))
+
+    async def quota(self, name: str) -> shapes.Quota:
+        return await self._ask(calls.quota(name))
+
+    async def set_quota(self, name: str, **fields: object) -> shapes.Quota:
+        """The quota is exactly this from then on. Fields: owner, project, domain, group (`*`: each), cpus, memory,
+        gpus, vram, sessions, waiting, time; with `version`, only while it is at that one."""
+        return await self._ask(calls.set_quota(name, fields))
+
+    async def delete_quota(self, name: str) -> shapes.Quota:
+        """It limits nothing any more; the quota as it was last."""
+        return await self._ask(calls.delete_quota(name))
+
+    async def quota_history(self, name: str) -> list[shapes.Event]:
+        """Every change of it, oldest first."""
+        return await self._ask(calls.quota(name, "history"))
+
     async def policies(self) -> list[shapes.InstalledPolicy]:
         """Every order and placement policy there is, with the options it takes."""
         return await self._ask(calls.get(f"{calls.API}/policies"))

@@ -139,6 +139,19 @@ def act_on_group(name: str, verb: str) -> Call:
     return Call("POST", f"{_of_group(name)}/{verb}", repeatable=True)
 
 
+def quota(name: str, what: str = "") -> Call:
+    """The quota itself, or its `history`."""
+    return get(_of_quota(name) + (f"/{what}" if what else ""))
+
+
+def set_quota(name: str, fields: Mapping[str, object]) -> Call:
+    return Call("PUT", _of_quota(name), body=encode(fields), headers=_JSON, repeatable="version" not in fields)
+
+
+def delete_quota(name: str) -> Call:
+    return Call("DELETE", _of_quota(name))
+
+
 def encode(body: Any) -> bytes:
     """JSON bytes; `Invalid` for text that no Unicode encoding can carry, and for what is no JSON."""
     try:
@@ -183,6 +196,13 @@ def _of_group(name: str) -> str:
         raise NotFound("group_unknown", f"there is no resource group {name[:80]!r}; `corral group list` lists them",
                        subject=name[:80])  # fmt: skip
     return f"{API}/groups/{quote(name, safe='')}"
+
+
+def _of_quota(name: str) -> str:
+    if name in LEADING_ELSEWHERE or "/" in name:
+        raise NotFound("no_such_quota", f"there is no quota {name[:80]!r}; `corral quota list` lists them",
+                       subject=name[:80])  # fmt: skip
+    return f"{API}/quotas/{quote(name, safe='')}"
 
 
 def _params(values: Mapping[str, object]) -> Params:

@@ -304,6 +304,44 @@ class GroupDetail(TypedDict):
     shares: list[Share]
 
 
+class QuotaLimits(TypedDict):
+    """None: not limited."""
+
+    cpus: float | None
+    memory_mib: int | None
+    gpus: float | None
+    vram_mib: int | None
+    sessions: int | None
+    waiting: int | None
+    time_limit_s: int | None
+
+
+class QuotaUse(TypedDict):
+    """What is held by those that a quota counts together; `of` names them."""
+
+    of: str
+    cpus: float
+    memory_mib: int
+    gpus: float
+    vram_mib: int
+    sessions: int
+    waiting: int | None
+
+
+class Quota(TypedDict):
+    """`owner`, `project`, `domain` and `group` say together whom it is about, `*` each one apart."""
+
+    name: str
+    of: str
+    owner: str | None
+    project: str | None
+    domain: str | None
+    group: str | None
+    limits: QuotaLimits
+    used: list[QuotaUse]
+    version: int
+
+
 class PolicyOption(TypedDict):
     name: str
     kind: str

@@ -233,6 +233,26 @@ class Client:
         """Every change of it, oldest first."""
         return self._ask(calls.group(name, "history"))
 
+    def quotas(self) -> list[shapes.Quota]:
+        """Those that one falls under, and what is used of them; for administrators, all."""
+        return self._ask(calls.get(f"{calls.API}/quotas"))
+
+    def quota(self, name: str) -> shapes.Quota:
+        return self._ask(calls.quota(name))
+
+    def set_quota(self, name: str, **fields: object) -> shapes.Quota:
+        """The quota is exactly this from then on. Fields: owner, project, domain, group (`*`: each), cpus, memory,
+        gpus, vram, sessions, waiting, time; with `version`, only while it is at that one."""
+        return self._ask(calls.set_quota(name, fields))
+
+    def delete_quota(self, name: str) -> shapes.Quota:
+        """It limits nothing any more; the quota as it was last."""
+        return self._ask(calls.delete_quota(name))
+
+    def quota_history(self, name: str) -> list[shapes.Event]:
+        """Every change of it, oldest first."""
+        return self._ask(calls.quota(name, "history"))
+
     def policies(self) -> list[shapes.InstalledPolicy]:
         """Every order and placement policy there is, with the options it takes."""
         return self._ask(calls.get(f"{calls.API}/policies"))

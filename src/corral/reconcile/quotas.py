@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.lifecycle import Phase, Wanted
+from corral.model.node import Device
 from corral.model.quota import (
     HELD,
     LONGEST_SCOPE,
@@ -28,7 +29,7 @@ from corral.model.quota import (
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import PLACE, Above, NewSession, Reads, Tx
-from corral.scheduling.limits import Admission, within
+from corral.scheduling.limits import Admission, told_together, within
 from corral.scheduling.plan import Placed, Refusal
 from corral.scheduling.snapshot import Waiting, shape_of
 
@@ -145,13 +146,17 @@ def held_back(reads: Reads, sessions: Iterable[Session]) -> dict[str, tuple[Refu
     found = reads.quotas() if waiting else NO_QUOTAS
     if not found.listed:
         return {}
-    admission, groups = Admission(found), reads.groups()
+    devices: dict[str, list[Device]] = {}
+    for device in reads.devices() if any(one.spec.resources.gpu for one in waiting) else ():
+        devices.setdefault(device.node, []).append(device)
+    nodes = list(reads.nodes().values()) if devices or any(one.spec.exclusive for one in waiting) else []
+    admission, groups = Admission(found, nodes, devices), reads.groups()
     told: dict[str, tuple[Refusal, ...]] = {}
     for one in map(as_waiting, waiting):
         why = admission.refusals(one)
         barred = {} if why else admission.barred(one, groups)
         if barred and barred.keys() == groups.keys():
-            why = tuple(dict.fromkeys(refusal for group in barred.values() for refusal in group))
+            why = told_together(barred)
         if why:
             told[one.id] = why
     return told

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.heads import Heads, until_s
-from corral.scheduling.limits import CODES, Admission
+from corral.scheduling.limits import CODES, Admission, told_together
 from corral.scheduling.ordering import Policies, ordered
 from corral.scheduling.pinned import with_pins_told
 from corral.scheduling.pins import kept_for
@@ -56,7 +56,7 @@ class _Pass:
         self.placements: list[Placed] = []
         self.refusals: dict[str, tuple[Refusal, ...]] = {}
         self.heads = Heads(snapshot)
-        self._admission = Admission(snapshot.quotas, snapshot.devices)
+        self._admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
         self._fleet: Fleet | None = None
         self._hopeless: dict[Shape, tuple[Refusal, ...]] = {}
         self._pinned = kept_for(snapshot.pins, snapshot.devices, {node.name for node in snapshot.nodes})
@@ -117,7 +117,7 @@ class _Pass:
                 return None
             fleet.give_back(found.ranks)
             barred[found.group] = too_much
-        quotas = tuple(dict.fromkeys(why for told in barred.values() for why in told))
+        quotas = told_together(barred)
         if waiting.shape.group in barred:
             return quotas
         answer, of_all = self.heads.refused(waiting, policies)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from corral.model.node import Device
+from corral.model.node import Device, Node
 from corral.model.quota import (
     HELD,
     KINDS,
@@ -29,6 +29,7 @@ from corral.model.quota import (
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.room import excluded, share_of, suits
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 CODES = (*(f"quota_{kind}" for kind in KINDS), "quota_sessions", "quota_time")
@@ -137,13 +138,23 @@ class TimeAsked:
                 )
 
 
+def told_together(barred: Mapping[str, Refusals]) -> Refusals:
+    """Why nobody may go to any of these groups, each reason once."""
+    by_message = {why.message: why for told in barred.values() for why in told}
+    return tuple(by_message.values())
+
+
 CONDITIONS: Sequence[Callable[[Use], Condition]] = (HeldAtOnce, SessionsAtOnce, TimeAsked)
 
 
 class Admission:
     """All conditions, while one plan is made. Without quotas it holds nobody back and costs nothing."""
 
-    def __init__(self, quotas: Quotas, devices: Mapping[str, Sequence[Device]] | None = None) -> None:
+    def __init__(
+        self, quotas: Quotas, nodes: Sequence[Node] = (), devices: Mapping[str, Sequence[Device]] | None = None
+    ) -> None:
+        self._nodes = nodes
+        self._asks: dict[Shape, Amounts] = {}
         self._use = Use(quotas)
         self._conditions = [make(self._use) for make in CONDITIONS] if quotas.listed else []
         self._devices = devices or {}
@@ -187,7 +198,10 @@ class Admission:
         return tuple(why for one in self._conditions for why in one.never(asking))
 
     def _asked(self, waiting: Waiting, group: str | None) -> Asking:
-        return self._use.asking(waiting, group, asked(waiting.shape))
+        shape = waiting.shape
+        if shape not in self._asks:
+            self._asks[shape] = asked(shape, self._nodes, self._devices)
+        return self._use.asking(waiting, group, self._asks[shape])
 
     def _now(self, asking: Asking) -> Refusals:
         return tuple(why for one in self._conditions for why in one.now(asking))
@@ -198,16 +212,22 @@ class Admission:
         return self._capacity
 
 
-def asked(shape: Shape) -> Amounts:
-    """What a session will hold at least. How much memory a GPU has is known once it has one."""
-    ranks, request = shape.nodes * shape.ranks_per_node, shape.resources.gpu
-    milli = vram = 0
-    if request is not None:
-        milli = request.count * (WHOLE_GPU_MILLI if request.whole else request.share_milli)
-        vram = request.count * request.vram_mib
-    return Amounts(
-        shape.resources.cpu_milli * ranks, shape.resources.memory_mib * ranks, milli * ranks, vram * ranks, 1
-    )
+def asked(shape: Shape, nodes: Sequence[Node], devices: Mapping[str, Sequence[Device]]) -> Amounts:
+    """What a session will hold at least, wherever it goes of these nodes."""
+    ranks, asks = shape.nodes * shape.ranks_per_node, shape.resources
+    cpu, memory = asks.cpu_milli * ranks, asks.memory_mib * ranks
+    open_ = [node for node in nodes if excluded(node, shape, None) is None] if shape.exclusive or asks.gpu else []
+    if shape.exclusive and open_:
+        cpu = max(cpu, shape.nodes * min(node.cpu_milli for node in open_))
+        memory = max(memory, shape.nodes * min(node.memory_mib for node in open_))
+    if asks.gpu is None:
+        return Amounts(cpu, memory, 0, 0, 1)
+    request, count = asks.gpu, ranks * asks.gpu.count
+    found = [one for node in open_ for one in devices.get(node.name, ()) if suits(one, request)]
+    parts = {(share, vram, one.capacity_mib) for one in found for share, vram in (share_of(one, request),)}
+    milli = min((gpu_milli(*part) for part in parts), default=request.share_milli)
+    vram = min((part[1] for part in parts), default=request.vram_mib)
+    return Amounts(cpu, memory, milli * count, vram * count, 1)
 
 
 def amounts_of(ranks: Iterable[RankPlace], capacity: Mapping[str, int]) -> Amounts:
@@ -263,12 +283,16 @@ def _refusal(code: str, quota: Quota, bucket: Bucket, name: str, used: int | Non
     shown = partial(amount_shown, name)
     asks = "this is one more" if name == "sessions" else f"this asks for {shown(more)}"
     if used is None:
-        counts, rest = {}, f"which is more than it can ever have; ask for less, or see `corral quota show {quota.name}`"
-        rest = rest.replace("which is more", "more") if name == "sessions" else rest
+        told = f"more than it can ever have; ask for less, or see `corral quota show {quota.name}`"
+        counts = {"limit": limit, "asked": more}
+    elif more > limit:
+        told, counts = f"it holds {shown(used)}", {"limit": limit, "used": used, "asked": more}
     else:
-        counts, rest = {"used": used}, f"it holds {shown(used)}"
-    message = f"quota {quota.name}: {quota.whose(bucket)} may hold {shown(limit)} at once, {asks}, {rest}"
-    return Refusal(code, message, {"limit": limit, **counts, "asked": more})
+        told = f"it holds {shown(used)}: there is room for it once {shown(used + more - limit)} less are held"
+        counts = {"limit": limit, "used": used, "asked": more}
+    return Refusal(
+        code, f"quota {quota.name}: {quota.whose(bucket)} may hold {shown(limit)} at once, {asks}, {told}", counts
+    )
 
 
 def amount_shown(name: str, value: int) -> str:

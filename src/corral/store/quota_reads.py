@@ -57,6 +57,11 @@ def quota_columns(quota: Quota) -> dict[str, Any]:
     }
 
 
+def decoded(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the ledger with its documents read."""
+    return row | {name: msgspec.json.decode(row[name]) for name in ("limits", "above")}
+
+
 def _quota(row: rows.Row) -> Quota:
     return Quota(*row[:5], limits=msgspec.json.decode(row[5], type=dict[str, int]), version=row[6])
 

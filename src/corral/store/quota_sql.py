@@ -48,3 +48,9 @@ VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""
 QUOTA_HISTORY = f"""
 SELECT {EVENT_COLUMNS} FROM event WHERE quota = :name AND seq > :after ORDER BY seq LIMIT :limit"""
 QUOTA_LAST = "SELECT COALESCE(MAX(seq), 0) FROM event WHERE quota = :name"
+
+# What model.quota_invariants looks at beside the rest.
+LEDGER = {
+    "quota": "SELECT name, owner, project, domain, grp, limits, above FROM quota",
+    "domain": "SELECT project, domain FROM project_domain",
+}
