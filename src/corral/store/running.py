@@ -57,15 +57,37 @@ class _Said(msgspec.Struct):
         return self.preemptible if self.preemptible is not None or self.requeue else False
 
 
+class Read(NamedTuple):
+    """Those that hold room, and of these those who were asked to go and are not on their way yet: when they will have
+    gone hangs on the time."""
+
+    running: Sequence[Running] = ()
+    moving: frozenset[str] = frozenset()
+
+
 def running(ask: Ask, groups: Sequence[str], now: float) -> list[Running]:
     """Those that hold room in these groups, oldest submit first. A row that cannot be read is left out: its end is
     nobody's to know."""
     if not groups:
         return []
     names = list(groups)
-    ranks = _ranks(ask, names)
+    return _read(ask(sql.RUNNING, groups=names), ask(sql.RUNNING_RANKS, groups=names), now)
+
+
+def running_of(ask: Ask, ids: Sequence[str], now: float) -> Read:
+    """Those of these sessions that hold room."""
+    if not ids:
+        return Read()
+    listed = list(ids)
+    found = ask(sql.RUNNING_OF, ids=listed)
+    moving = frozenset(row[0] for row in found if _is_stopping(row) and row[12] != Phase.STOPPING)
+    return Read(_read(found, ask(sql.RUNNING_RANKS_OF, ids=listed), now), moving)
+
+
+def _read(sessions: Iterable[rows.Row], held: Iterable[rows.Row], now: float) -> list[Running]:
+    ranks = _ranks(held)
     found: list[Running] = []
-    for row in ask(sql.RUNNING, groups=names):
+    for row in sessions:
         try:
             shape, said = _shape(row[8], row[9]), msgspec.json.decode(row[9], type=_Said)
         except (Invalid, ValueError):
@@ -76,7 +98,7 @@ def running(ask: Ask, groups: Sequence[str], now: float) -> list[Running]:
 
 def _of(row: rows.Row, shape: Shape, said: _Said, ranks: tuple[RankPlace, ...], now: float) -> Running:
     placed_at, started_at, limit_s, grace_s = row[10], row[11], row[14], said.grace_s
-    stopping = row[12] == Phase.STOPPING or row[15] == Wanted.STOP or row[16] is not None
+    stopping = _is_stopping(row)
     ends = [(started_at or placed_at) + limit_s + grace_s] if limit_s is not None else []
     if stopping:
         ends.append((row[13] if row[12] == Phase.STOPPING else now) + grace_s)
@@ -95,6 +117,10 @@ def _of(row: rows.Row, shape: Shape, said: _Said, ranks: tuple[RankPlace, ...], 
     )
 
 
+def _is_stopping(row: rows.Row) -> bool:
+    return row[12] == Phase.STOPPING or row[15] == Wanted.STOP or row[16] is not None
+
+
 def _shape(name: str, spec: str) -> Shape:
     found = _shapes.get(name)
     if found is None:
@@ -104,12 +130,12 @@ def _shape(name: str, spec: str) -> Shape:
     return found
 
 
-def _ranks(ask: Ask, groups: list[str]) -> dict[str, list[RankPlace]]:
+def _ranks(held: Iterable[rows.Row]) -> dict[str, list[RankPlace]]:
     """Each session's live ranks, in rank order."""
     found: defaultdict[str, list[RankPlace]] = defaultdict(list)
     grants: list[Grant] = []
     on_node: rows.Row = ()
-    for row in ask(sql.RUNNING_RANKS, groups=groups):
+    for row in held:
         if row[5]:
             grants.append(Grant(row[5], row[8], row[9]))
             continue

@@ -1,0 +1,231 @@
+"""What a manager keeps between its passes, so that each reads and looks at only what changed since the one before.
+
+    picture.merge(changed, now)        # what the store says has changed since `picture.mark`
+    line, last_read = picture.line(groups, quotas, now)
+    plan = cycle(snapshot, fleet=picture.fleet)
+
+It knows all that stand in line, all who hold room, and every node. To merge something twice does no harm. The line
+that it gives is whoever may matter to the pass: of a shape that is known to fit nowhere only those who come first, since
+room only shrinks while a pass goes on. Where the changes are read: `store.changes`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from corral.model.node import Device, Node, ResourceGroup
+from corral.model.quota import Quotas
+from corral.scheduling.cycle import MAX_PLACEMENTS
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.line import Line
+from corral.scheduling.ordering import home_of, standing_of
+from corral.scheduling.policies.group_options import group_options
+from corral.scheduling.policies.order import Need
+from corral.scheduling.policies.registry import ORDERS
+from corral.scheduling.snapshot import Pin, Running, Shape, Waiting
+
+WHOSE = frozenset({Need.OWNER, Need.PROJECT})
+
+
+class Mark(NamedTuple):
+    """How far somebody has read of which database."""
+
+    database: str
+    nodes: int
+    sessions: int
+
+
+class Changed(NamedTuple):
+    """What is new since a mark, or all there is (`whole`). Who waits comes with the time before which it may not begin;
+    `gone` neither wait nor hold room; what is said of those `moving` hangs on the time: they are to be read again."""
+
+    mark: Mark
+    whole: bool
+    nodes: Sequence[Node] = ()
+    devices: Sequence[Device] = ()
+    waiting: Sequence[tuple[Waiting, float]] = ()
+    running: Sequence[Running] = ()
+    gone: Sequence[str] = ()
+    moving: frozenset[str] = frozenset()
+
+
+class Picture:
+    """Of one database, for one manager. Empty at first, and whenever the store says that it is another one."""
+
+    def __init__(self) -> None:
+        self.mark: Mark | None = None
+        self.moving: frozenset[str] = frozenset()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._devices: dict[str, tuple[Device, ...]] = {}
+        self._in_order: tuple[Node, ...] | None = None
+        self._some_devices: dict[str, Sequence[Device]] | None = None
+        self._running: dict[str, Running] = {}
+        self._running_in_order: tuple[Running, ...] | None = None
+        self._lines: dict[Shape, Line] = {}
+        self._standing: dict[str, Waiting] = {}
+        self._opens: dict[str, tuple[float, Waiting]] = {}  # all that may not begin at once
+        self._later: list[
+            tuple[float, str]
+        ] = []  # a heap: those of them whose time has not come, and some that are old
+        self._now = 0.0
+        self._fleet: Fleet | None = None
+        self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
+
+    # what changed
+
+    def merge(self, changed: Changed, now: float) -> None:
+        if changed.whole:
+            self._forget()
+        self._merge_nodes(changed)
+        for id_ in chain(changed.gone, (one.id for one in changed.running), (one.id for one, _ in changed.waiting)):
+            self._leave(id_)
+        for one in changed.running:
+            self._running[one.id] = one
+        for one, not_before in changed.waiting:
+            self._wait(one, not_before)
+        if changed.gone or changed.running or changed.waiting:
+            self._running_in_order = None
+        self.mark, self.moving = changed.mark, changed.moving
+        self._at(now)
+
+    def _merge_nodes(self, changed: Changed) -> None:
+        devices: dict[str, list[Device]] = {node.name: [] for node in changed.nodes}
+        for one in changed.devices:
+            devices[one.node].append(one)
+        for node in changed.nodes:
+            self._nodes[node.name], self._devices[node.name] = node, tuple(devices[node.name])
+            self._stale.add(node.name)
+            self._in_order = self._some_devices = None
+
+    def _leave(self, id_: str) -> None:
+        self._running.pop(id_, None)
+        one = self._standing.pop(id_, None)
+        self._opens.pop(id_, None)
+        if one is not None:
+            line = self._lines[one.shape]
+            line.remove(one)
+            if not line.members:
+                del self._lines[one.shape]
+
+    def _wait(self, one: Waiting, not_before: float) -> None:
+        if not_before > 0:
+            self._opens[one.id] = (not_before, one)
+        if not_before > self._now:
+            heapq.heappush(self._later, (not_before, one.id))
+        else:
+            self._stand(one)
+
+    def _stand(self, one: Waiting) -> None:
+        self._standing[one.id] = one
+        line = self._lines.get(one.shape)
+        if line is None:
+            line = self._lines[one.shape] = Line()
+        line.add(one)
+
+    def _at(self, now: float) -> None:
+        """Let those stand in line whose time has come. A clock that was set back is followed."""
+        if now < self._now:
+            early = [(at, one) for at, one in self._opens.values() if at > now and one.id in self._standing]
+            for at, one in early:
+                self._leave(one.id)
+                self._opens[one.id] = (at, one)
+                heapq.heappush(self._later, (at, one.id))
+        self._now = now
+        while self._later and self._later[0][0] <= now:
+            at, id_ = heapq.heappop(self._later)
+            opens, one = self._opens.get(id_, (None, None))
+            if one is not None and opens == at and id_ not in self._standing:
+                self._stand(one)
+
+    # what it shows
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        if self._in_order is None:
+            self._in_order = tuple(self._nodes[name] for name in sorted(self._nodes))
+        return self._in_order
+
+    @property
+    def devices(self) -> Mapping[str, Sequence[Device]]:
+        if self._some_devices is None:
+            self._some_devices = {name: ones for name, ones in self._devices.items() if ones}
+        return self._some_devices
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """All that stand in line, oldest first."""
+        return sorted(self._standing.values(), key=_ordinal)
+
+    def running(self, groups: Sequence[str]) -> tuple[Running, ...]:
+        """Those who hold room in these groups, oldest first."""
+        if not groups:
+            return ()
+        if self._running_in_order is None:
+            self._running_in_order = tuple(sorted(self._running.values(), key=_ordinal))
+        names = set(groups)
+        return tuple(one for one in self._running_in_order if one.group in names)
+
+    @property
+    def fleet(self) -> Fleet:
+        """Every node in arrays, as of the last merge."""
+        fleet = self._fleet
+        if fleet is not None:
+            names = sorted(self._stale.union(fleet.touched()))
+            if not fleet.update((self._nodes[name] for name in names), self._devices):
+                fleet = None
+        if fleet is None:
+            fleet = self._fleet = Fleet(self.nodes, self._devices, {}, self._now)
+        fleet.at(self._now)
+        self._stale.clear()
+        return fleet
+
+    def line(
+        self, groups: Mapping[str, ResourceGroup], quotas: Quotas, pins: Iterable[Pin]
+    ) -> tuple[list[Waiting], list[str]]:
+        """Those that a pass needs to see, oldest first; and of each shape of which it may place all that it sees, the
+        last one, if more stand behind it."""
+        if not self._lines:
+            return [], []
+        fleet, usable = self.fleet, standing_of(groups.values()).usable
+        home = home_of(groups)
+        asked = {name: _needs(groups[name]) for name in groups}
+        found: list[Iterable[Waiting]] = []
+        last_read: list[str] = []
+        for shape, line in self._lines.items():
+            needs, depth = asked.get(shape.group or home or "", (frozenset[Need](), 1))
+            if needs is None:
+                found.append(line.members)
+                continue
+            if quotas.listed:
+                needs |= WHOSE
+            nowhere = fleet.fits_nowhere(shape, usable)
+            chosen = line.first(needs, depth if nowhere else MAX_PLACEMENTS)
+            if not nowhere and len(chosen) < len(line.members):
+                last_read.append(line.members[MAX_PLACEMENTS - 1].id)
+            found.append(chosen)
+        found.append(one for pin in pins if (one := self._standing.get(pin.owner)) is not None)
+        by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
+        return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], last_read
+
+
+def _needs(group: ResourceGroup) -> tuple[frozenset[Need] | None, int]:
+    """By what the first of a shape are to be told, beside age, and how many of each; None: the group's order is not
+    Corral's own, and is to see everybody."""
+    order = ORDERS.get(group.order)
+    if order is None:
+        return None, 0
+    options = group_options(group)
+    if options["backfill"] == "none":
+        return order.needs, 1
+    depth = int(options["backfill_depth"]) if options["backfill"] == "conservative" else 1
+    return order.needs | {Need.SHORTEST}, depth
+
+
+def _ordinal(one: Waiting | Running) -> int:
+    return one.ordinal
