@@ -58,7 +58,7 @@ BAD = [
         ["--image", "x"], ["--runtime", "container"], ["--array", "0-3"], ["--after", "abc:well"],
         ["--begin", "whenever"], ["--profile", "p"], ["-it"], ["--service"], ["--ready-http", "80/"],
         ["--idle-timeout", "1h"], ["--max-lifetime", "1h"], ["--right-size"], ["--env-compat", "slurm"],
-        ["--preemptible"], ["--on-node-loss", "requeue"],
+        ["--on-node-loss", "requeue"],
     )],
     (["wait", "last", "--timeout", "-1"], 2), (["wait"], 2), (["show"], 2), (["update", "last"], 2),
     (["ps", "--phase", "dreaming"], 2), (["ps", "-o", "xml"], 2), (["ps", "--label", "x"], 2), (["ps", "-n", "-1"], 2),

@@ -14,6 +14,9 @@ from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.scheduling.explain import explain
 from corral.scheduling.ordering import position_of
+from corral.scheduling.pinned import pinned_nodes
+from corral.scheduling.plan import Refusal, refusal
+from corral.scheduling.preemption import being_made
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
 from corral.scheduling.suggest import Suggestion, suggest
 
@@ -63,6 +66,8 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     own = [*_own_blockers(session, reads.now)]
     own += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
     blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+    if found.refusals and (kept := pinned_nodes(snapshot, waiting)):
+        blockers.append(_view(refusal("pinned", {"nodes": kept})))
     if not found.refusals:  # a policy that fails at work is known by what the pass told
         blockers += [RefusalView(**one) for one in reads.refusals([session.id]).get(session.id, [])
                      if one["code"] == "group_broken"]  # fmt: skip
@@ -87,6 +92,15 @@ def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
         yield RefusalView("backing_off", f"it is tried again in {session.not_before - now:.0f} s", {})
     if session.error is not None:
         yield RefusalView("broken", f"its record is broken: {session.error}", {})
+
+
+def _room_being_made(reads: Reads, session: Session) -> Iterator[RefusalView]:
+    if session.room_by is not None and session.room_by > reads.now:
+        yield _view(being_made(len(reads.making_way(session.id)), session.room_by))
+
+
+def _view(one: Refusal) -> RefusalView:
+    return RefusalView(one.code, one.message, dict(one.counts))
 
 
 def _last_end(reads: Reads, session: Session) -> str | None:
@@ -146,7 +160,8 @@ def _missing(session: Session, kernels: Sequence[Kernel]) -> Iterator[str]:
 
 def _summary(session: Session, missing: Sequence[str]) -> str:
     if missing:
-        return f"{session.phase}; still missing: " + "; ".join(missing)
+        for_whom = f" (preempted for {session.preempted_for})" if session.preempted_for is not None else ""
+        return f"{session.phase}{for_whom}; still missing: " + "; ".join(missing)
     if session.phase is Phase.ENDED:
         whys = [why.message or why.code for why in (session.reason, session.cause) if why is not None]
         if not whys and session.exit_code:

@@ -81,7 +81,7 @@ class SessionIn(Body):
     begin: Text | None = None
     after: list[Text] | Text | None = None
     array: Text | None = None
-    preemptible: bool | None = None
+    preemptible: bool | None = Field(None, description="whether it may be stopped for others; else as its group has it")
     image: Text | None = None
     interactive: bool = False
     service: bool = False

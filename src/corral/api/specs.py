@@ -62,6 +62,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             early_signal=_signal(asked.signal),
             retries=asked.retries or 0,
             requeue=asked.requeue,
+            preemptible=asked.preemptible,
             outcome_rule=OutcomeRule(asked.outcome_rule),
             hold=asked.hold,
             begin=_begin(asked.begin),

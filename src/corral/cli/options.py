@@ -68,7 +68,7 @@ COURSE = (
     _text("array", "RANGE[%N]", "One member per number: 0-99%8."),
     _count("retries", "Try again this often when it fails by itself."),
     _either("requeue", "Whether it may be queued again; default yes."),
-    _either("preemptible", "Whether others may take its place."),
+    _either("preemptible", "Whether it may be stopped for others; default as its group has it."),
     _text("signal", "SIGNAL[@SECONDS]", "A signal before the time limit: USR1@120."),
     _text("grace", "DURATION", "Between SIGTERM and the end; default 30s."),
     _one_of("on_node_loss", ("hold", "fail", "requeue"), "When its node is gone; default hold."),

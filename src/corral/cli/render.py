@@ -99,6 +99,8 @@ def note_of(one: Record) -> str | None:
     for why in (one["reason"], one["cause"]):
         if why:
             return why["message"] or why["code"]
+    if one["preempted_for"]:
+        return f"preempted for {one['preempted_for']}"
     return f"exit {one['exit_code']}" if one["exit_code"] else None
 
 
@@ -116,6 +118,8 @@ def show_session(one: Record) -> str:
         ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB{each}"),
         ("time limit", one["time_limit_s"] and f"{one['time_limit_s']} s"), ("submitted", one["submitted_at"]),
         ("started", one["started_at"]), ("ended", one["ended_at"]), ("in Slurm", one["slurm_state"]),
+        ("preemptible", {True: "yes", False: "no"}.get(one["preemptible"])),
+        ("preempted", one["preemptions"] and f"{one['preemptions']} times"), ("stopped for", one["preempted_for"]),
         *[("waits for", _why(refusal)) for refusal in one["refusals"]],
     ])  # fmt: skip
     if not one["kernels"]:

@@ -127,6 +127,9 @@ class Session(TypedDict):
     time_limit_s: int | None
     requeue_of: str | None
     error: str | None
+    preemptible: bool | None
+    preemptions: int
+    preempted_for: str | None
 
 
 class SessionPage(TypedDict):

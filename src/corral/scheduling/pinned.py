@@ -10,7 +10,7 @@ from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan, Refusal, refusal
 from corral.scheduling.room import NodeRoom, excluded
-from corral.scheduling.snapshot import Shape, Snapshot
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 MOST_NODES = 32  # with pins, of which a pass tells what they are to others
 MOST_ANSWERS = 200
@@ -32,6 +32,12 @@ def with_pins_told(snapshot: Snapshot, plan: Plan) -> Plan:
             retold[id(answer)] = _retold(answer, waiting[id_].shape, rooms, snapshot.now)
         refusals[id_] = retold.get(id(answer), answer)
     return replace(plan, refusals=refusals)
+
+
+def pinned_nodes(snapshot: Snapshot, waiting: Waiting) -> int:
+    """On how many nodes there would be room for it, if none were kept there for others."""
+    others = replace(snapshot, pins=[pin for pin in snapshot.pins if pin.owner != waiting.id])
+    return _kept_from(waiting.shape, _rooms(others, Plan()), snapshot.now).total()
 
 
 def _rooms(snapshot: Snapshot, plan: Plan) -> list[tuple[NodeRoom, NodeRoom]]:
@@ -62,13 +68,7 @@ def _rooms(snapshot: Snapshot, plan: Plan) -> list[tuple[NodeRoom, NodeRoom]]:
 def _retold(
     answer: tuple[Refusal, ...], shape: Shape, rooms: Sequence[tuple[NodeRoom, NodeRoom]], now: float
 ) -> tuple[Refusal, ...]:
-    moved: Counter[str] = Counter()
-    for full, without in rooms:
-        if excluded(full.node, shape, now) is None and isinstance(code := full.place(shape), str):
-            places = without.place(shape)
-            if not isinstance(places, str):
-                without.give_back(places)
-                moved[code] += 1
+    moved = _kept_from(shape, rooms, now)
     counts = {one.code: one.counts.get("nodes", 0) for one in answer}
     moved = Counter({code: min(number, counts.get(code, 0)) for code, number in moved.items()})
     if not moved.total():
@@ -79,3 +79,20 @@ def _retold(
         if moved[one.code] < one.counts.get("nodes", 0) or not moved[one.code]
     ]
     return (*left, refusal("pinned", {"nodes": moved.total()}))
+
+
+def _kept_from(shape: Shape, rooms: Sequence[tuple[NodeRoom, NodeRoom]], now: float) -> Counter[str]:
+    """The nodes that have room for the shape, but for what is kept there, by what seems to be missing."""
+    found: Counter[str] = Counter()
+    for full, without in rooms:
+        if excluded(full.node, shape, now) is not None:
+            continue
+        code = full.place(shape)
+        if not isinstance(code, str):
+            full.give_back(code)
+            continue
+        places = without.place(shape)
+        if not isinstance(places, str):
+            without.give_back(places)
+            found[code] += 1
+    return found
