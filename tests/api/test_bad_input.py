@@ -116,7 +116,6 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"profile": "big"}, "--profile"),
-    ({"array": "0-9"}, "--array"),
     ({"image": "busybox"}, "--image"),
     ({"runtime": "container"}, "--runtime"),
     ({"interactive": True}, "--interactive"),

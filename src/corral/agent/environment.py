@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import Machine, Provided
+from corral.model.session import path_name
 from corral.wire import Launch
 
 MIB = 2**20
@@ -24,10 +25,10 @@ class Layout:
     address: str
 
     def logs(self, session: str, attempt: int, rank: int) -> str:
-        return f"{self.state}/logs/{session}/{attempt}/{rank}"
+        return f"{self.state}/logs/{path_name(session)}/{attempt}/{rank}"
 
     def workspace(self, session: str) -> str:
-        return f"{self.state}/workspaces/{session}"
+        return f"{self.state}/workspaces/{path_name(session)}"
 
     def control(self, token: str) -> str:
         """Files Corral itself gives the command: its hosts and the notice before a stop."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from corral.agent import unpack
 from corral.agent.environment import Layout
 from corral.agent.ports import NotProvided, Provided, Rejected, Unreachable
-from corral.model.session import Why
+from corral.model.session import Why, path_name
 from corral.wire import Launch
 
 FETCHES, UNPACKINGS = 16, 4
@@ -73,7 +73,7 @@ class Provisioner:
         """The script's file, executable, as it was at submit."""
         if digest is None:
             return None
-        path = Path(self._layout.state) / "programs" / launch.session / digest.removeprefix("sha256:")[:16]
+        path = Path(self._layout.state) / "programs" / path_name(launch.session) / digest.removeprefix("sha256:")[:16]
         if not path.exists():
             content = await self._content(digest)
             partial = self._partial(path)
@@ -146,7 +146,8 @@ class Provisioner:
     async def sweep(self, keep: set[str], before: float) -> None:
         state = Path(self._layout.state)
         folders = [state / kind for kind in ("logs", "workspaces", "programs")]
-        old = [entry for folder in folders for entry in _older(folder, before) if entry.name not in keep]
+        kept = {path_name(session) for session in keep}
+        old = [entry for folder in folders for entry in _older(folder, before) if entry.name not in kept]
         old += _older(state / "blobs", before)
         for first in range(0, len(old), REMOVED_AT_ONCE):
             await _remove(old[first : first + REMOVED_AT_ONCE])

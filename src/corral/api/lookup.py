@@ -1,39 +1,84 @@
-"""From what a person calls a session to the session: the id, an unambiguous beginning of it, or `last`."""
+"""From what a person calls a session to the session: the id, an unambiguous beginning of it, or `last`; with `[7]` or
+`_7` after it that member of an array, which may have no row yet."""
 
 from __future__ import annotations
 
+import re
+
 from corral.api.policy import Caller
 from corral.api.problems import Ambiguous
-from corral.model.faults import NotFound, Refused
+from corral.model.array import Array, member
+from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.session import ID_ALPHABET, ID_LENGTH, Session
 from corral.ports import Reads
+from corral.reconcile.arrays import no_such_member
 
 SHORTEST = 4
 MOST_CANDIDATES = 5
 BROKEN = "broken_record"
+_INDEXED = re.compile(r"([^\[_]*)(?:\[(.*)\]|_(\d+))", re.DOTALL)
 
 
 def find(reads: Reads, caller: Caller, text: str) -> Session:
     """The one session meant. `NotFound` also for one that is another user's; `Ambiguous` names what it could be."""
-    id_ = text.lower()
+    found = find_any(reads, caller, text)
+    if isinstance(found, Array):
+        example = found.id_at(0)
+        raise Invalid("is_array", f"{found.id} is an array of {found.size} members; name one of them, like {example}",
+                      subject=found.id)  # fmt: skip
+    return found
+
+
+def find_any(reads: Reads, caller: Caller, text: str) -> Session | Array:
+    """The one session, or array, meant."""
+    id_, index = _parts(text.lower())
     if id_ == "last":
         newest = reads.newest_session(caller.name)
         if newest is None:
             raise NotFound("no_such_session", "you have submitted no session yet; `corral submit` makes one")
-        return _visible(reads, caller, [newest], text)[0]
-    if not SHORTEST <= len(id_) <= ID_LENGTH or set(id_) - set(ID_ALPHABET):
+        ids = [newest]
+    elif not SHORTEST <= len(id_) <= ID_LENGTH or set(id_) - set(ID_ALPHABET):
         raise no_such_session(text)
-    ids = [id_] if len(id_) == ID_LENGTH else reads.find_sessions(id_, MOST_CANDIDATES)
+    else:
+        ids = [id_] if len(id_) == ID_LENGTH else reads.find_sessions(id_, MOST_CANDIDATES)
     found = _visible(reads, caller, ids, text)
     if len(found) > 1:
-        raise Ambiguous(text, [session.id for session in found])
-    return found[0]
+        raise Ambiguous(text, [one.id for one in found])
+    return found[0] if index is None else _member(reads, caller, found[0], index)
 
 
-def find_id(reads: Reads, caller: Caller, text: str) -> str:
-    """The id of the one session meant, though its record cannot be read, for whoever sees everyone's."""
+def _parts(text: str) -> tuple[str, int | None]:
+    """The id, and the index behind it."""
+    match = _INDEXED.fullmatch(text)
+    if match is None:
+        return text, None
+    index = match[2] if match[3] is None else match[3]
+    if not re.fullmatch(r"\d{1,9}", index, re.ASCII):
+        raise Invalid("bad_member_id", f"{text[:80]!r} names no member of an array; write its index, as in ID[7]",
+                      subject=text[:80])  # fmt: skip
+    return match[1], int(index)
+
+
+def _member(reads: Reads, caller: Caller, array: Session | Array, index: int) -> Session:
+    if isinstance(array, Session):
+        raise NotFound("no_such_member", f"session {array.id} is no array and has no members", subject=array.id)
+    place = array.indices.place_of(index)
+    if place is None:
+        raise no_such_member(array, index)
+    if not reads.has_member(array, place):
+        return member(array, place)
+    id_ = array.id_at(place)
+    if (session := reads.sessions([id_]).get(id_)) is not None:
+        return session
+    error = reads.broken([id_]).get(id_, "it is not there")
+    raise Refused(BROKEN, broken_line(id_, error), subject=id_) if caller.owner is None else no_such_session(id_)
+
+
+def find_id(reads: Reads, caller: Caller, text: str) -> Array | str:
+    """The array meant, or the id of the one session, though its record cannot be read, for whoever sees everyone's."""
     try:
-        return find(reads, caller, text).id
+        found = find_any(reads, caller, text)
+        return found if isinstance(found, Array) else found.id
     except Refused as fault:
         if fault.code != BROKEN or fault.subject is None:
             raise
@@ -48,8 +93,11 @@ def no_such_session(text: str) -> NotFound:
     )
 
 
-def _visible(reads: Reads, caller: Caller, ids: list[str], text: str) -> list[Session]:
-    found = [session for session in reads.sessions(ids).values() if caller.sees(session)]
+def _visible(reads: Reads, caller: Caller, ids: list[str], text: str) -> list[Session | Array]:
+    sessions = reads.sessions(ids)
+    found: list[Session | Array] = [one for one in sessions.values() if caller.sees(one)]
+    if len(sessions) < len(ids):
+        found += [one for one in reads.arrays(ids).values() if caller.sees(one)]
     if not found:
         if caller.owner is None and (broken := reads.broken(ids)):
             id_, error = next(iter(broken.items()))

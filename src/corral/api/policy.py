@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 from corral.api.bodies import JsonRequest, read_json
 from corral.api.context import context_of
 from corral.api.problems import Forbidden
+from corral.model.array import Array
 from corral.model.faults import Denied, Invalid
 from corral.model.session import Session
 
@@ -53,7 +54,7 @@ class Caller:
         """Whose sessions the caller sees; None: everyone's."""
         return None if self.kind == "admin" else self.name
 
-    def sees(self, session: Session) -> bool:
+    def sees(self, session: Session | Array) -> bool:
         return self.owner is None or session.owner == self.owner
 
 

@@ -29,15 +29,23 @@ class Token(NamedTuple):
     rank: int
 
     def __str__(self) -> str:
-        return f"{self.generation}-{self.session}-{self.attempt}-{self.rank}"
+        return f"{self.generation}-{path_name(self.session)}-{self.attempt}-{self.rank}"
 
 
 def parse_token(text: str) -> Token:
     """The token written as `text`; `Invalid` when it is not one."""
     parts = text.split("-")
     if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in (parts[0], parts[2], parts[3])):
-        return Token(int(parts[0]), parts[1], int(parts[2]), int(parts[3]))
+        array, underscore, index = parts[1].partition("_")
+        session = f"{array}[{index}]" if underscore and index.isdigit() else parts[1]
+        return Token(int(parts[0]), session, int(parts[2]), int(parts[3]))
     raise Invalid("bad_token", f"{text[:80]!r} is not a launch token")
+
+
+def path_name(session_id: str) -> str:
+    """The session's name in paths and tokens: an array's member `ID[7]` is `ID_7` there, since a shell reads brackets
+    in an unquoted path as a pattern."""
+    return session_id.replace("[", "_").removesuffix("]") if session_id.endswith("]") else session_id
 
 
 class Why(NamedTuple):

@@ -70,7 +70,8 @@ class SessionSpec:
     """Everything a session carries (A9). Amounts are per rank; sizes and times in the units of their names.
 
     `script`, `upload` and `bootstrap` are digests (`sha256:…`) of content stored at submit; with a script, `command`
-    holds its arguments. `begin` is a text for `model.begin`, `after` are those of `model.dependency`.
+    holds its arguments. `begin` is a text for `model.begin`, `after` are those of `model.dependency`,
+    `array` those indices that `model.array` reads.
     """
 
     command: tuple[str, ...] = ()
@@ -107,6 +108,7 @@ class SessionSpec:
     hold: bool = False
     begin: str | None = None
     after: tuple[str, ...] = ()
+    array: str | None = None
     env_compat: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 

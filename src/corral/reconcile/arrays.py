@@ -17,6 +17,7 @@ from corral.model.faults import NotFound, Refused
 from corral.model.lifecycle import ExitClass, Phase, Wanted
 from corral.model.session import Entry, Session, StopFor, Why
 from corral.ports import PLACE, NewSession, Store, Tx
+from corral.reconcile.groups import no_such_group
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
 WINDOW = 128  # members that wait for room at once, of one array: as many of one shape as a pass reads
@@ -247,6 +248,8 @@ def update(
             tx.set_spec(session.id, replace(session.spec, group=group))
         if limit and session.phase in (Phase.STARTING, Phase.RUNNING):
             tx.ask_again([kernel.token for kernel in tx.kernels([session.id]).get(session.id, [])])
+    if group is not None and not tx.share_groups([group]):
+        raise no_such_group(group)
     tx.hint(PLACE)
     return array
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from corral import wire
+from corral.model.array import variables as array_variables
 from corral.model.lifecycle import Wanted
 from corral.model.node import Node
 from corral.model.session import Kernel, Session
@@ -73,6 +74,7 @@ def _environment(session: Session, kernel: Kernel, hosts: list[str], url: str, n
         "NODE_RANK": str(kernel.rank // spec.ranks_per_node),
         "MASTER_ADDR": hosts[0],
     }
+    variables |= array_variables(session)
     if session.time_limit_s is not None:
         deadline = datetime.fromtimestamp(now, UTC) + timedelta(seconds=session.time_limit_s)
         variables["CORRAL_DEADLINE"] = deadline.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -137,11 +137,14 @@ class ArrayReads:
         """Of an array whose members all ended, the first in order that did not end well, and how it ended."""
         found = self._rows(array_sql.MEMBER_NOT_GOOD, id=array.id)
         first = Missed(array.id_with(found[0][0]), found[0][1] or 1, ExitClass(found[0][2])) if found else None
-        if array.unmade:
-            place = self._next_places(array, 1)[0][0]
-            if not found or array.ordinal_at(place) < found[0][0]:
-                return Missed(array.id_at(place), 130, ExitClass.CANCELLED)
+        unmade = self.first_unmade(array)
+        if unmade is not None and (not found or unmade.ordinal < found[0][0]):
+            return Missed(unmade.id, 130, ExitClass.CANCELLED)
         return first
+
+    def first_unmade(self, array: Array) -> Session | None:
+        places = self._next_places(array, 1)[0] if array.unmade else []
+        return member(array, places[0]) if places else None
 
     def has_member(self, array: Array, place: int) -> bool:
         return place < array.reached or place in self._there(array, place, place + 1)

@@ -34,7 +34,7 @@ class ArrayWrites(SessionWrites):
         key, project = new.idempotency_key, new.spec.project
         rows_ = [row for row in self._rows(array_sql.ARRAY_KEYS, keys=[key]) if row[0] == project]
         found = [(row[2], row[3]) for row in rows_] or self._rows(sql.SESSION_KEY, project=project, key=key)
-        if found and (found[0][1] != new.digest or not rows_):
+        if found and (found[0][1] not in (new.digest, *new.older) or not rows_):
             raise other_request(key, found[0][0])
         return found[0][0] if found else None
 

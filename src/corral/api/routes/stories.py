@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
 from fastapi import Query, Response
 
+from corral.api.arrays import array_view, explain_array, listed_views
 from corral.api.context import Here
 from corral.api.explaining import ExplainView, explain_view
-from corral.api.lookup import find
+from corral.api.lookup import find, find_any
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import (
@@ -26,9 +28,11 @@ from corral.api.render import (
 )
 from corral.api.routes.sessions import SessionsView
 from corral.api.waiting import hinted
-from corral.model.faults import Invalid
+from corral.model.array import Array, has_row
+from corral.model.faults import Invalid, NotFound
 from corral.model.lifecycle import Phase
-from corral.ports import Reads, SessionFilter, session_channel
+from corral.model.session import Session
+from corral.ports import EventRow, Reads, SessionFilter, session_channel
 
 router = routes("sessions")
 LONGEST_WAIT_S = 60.0
@@ -69,10 +73,13 @@ async def list_sessions(
     group: Text = None,
     name: Text = None,
     label: Annotated[list[str] | None, Query(max_length=16)] = None,
+    members: bool = False,
+    array: Text = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Text = None,
 ) -> Response:
-    """Sessions, newest first. `next` is the cursor of the following page."""
+    """Sessions, newest first. `next` is the cursor of the following page. An array is listed as one, unless its members
+    are asked for: with `members` everyone's, with `array` those of one."""
     what = SessionFilter(
         phases=[str(one) for one in phase or ()],
         owner=owner if asking.owner is None else asking.owner,
@@ -82,15 +89,31 @@ async def list_sessions(
         labels=_labels(label or []),
         limit=limit + 1,
         after=_cursor(cursor),
+        members=members or array is not None,
     )
+    return respond(await here.store.read("list", lambda reads: _listed(reads, asking, what, array)))
 
-    def look(reads: Reads) -> SessionsView:
-        found = reads.list_sessions(what)
-        shown, rest = found[:limit], found[limit:]
-        rows = rows_of(reads, shown)
-        return SessionsView([session_view(one, rows) for one in shown], str(shown[-1].ordinal) if rest else None)
 
-    return respond(await here.store.read("list", look))
+def _listed(reads: Reads, asking: Caller, what: SessionFilter, array: str | None) -> SessionsView:
+    if array is not None:
+        found = find_any(reads, asking, array)
+        if isinstance(found, Session):
+            raise NotFound("no_such_member", f"session {found.id} is no array and has no members", subject=found.id)
+        what = what._replace(in_array=found.id)
+    sessions = reads.list_sessions(what)
+    arrays = [] if what.members else reads.list_arrays(what)
+    if what.members:
+        sessions += reads.unmade(what)
+    limit = what.limit - 1
+    places = sorted([one.ordinal for one in sessions] + [one.ordinal for one, _ in arrays], reverse=True)
+    last = places[limit - 1] if len(places) > limit else 0
+    shown = [one for one in sessions if one.ordinal >= last]
+    rows = rows_of(reads, shown)
+    views = [(one.ordinal, session_view(one, rows)) for one in shown]
+    counted = [one for one in arrays if one[0].ordinal >= last]
+    views += [(one[0].ordinal, view) for one, view in zip(counted, listed_views(reads, counted), strict=True)]
+    ordered = [view for _, view in sorted(views, key=itemgetter(0), reverse=True)]
+    return SessionsView(ordered, str(last) if last else None)
 
 
 @router.get("/api/v1/sessions/{session_id}", responses=json_of(SessionView))
@@ -104,7 +127,7 @@ async def show(here: Here, asking: Asking, session_id: str) -> Response:
 @allow(Policy.USER)
 async def spec(here: Here, asking: Asking, session_id: str) -> Response:
     """What was asked for, in full and as it is stored."""
-    return respond(await here.store.read("spec", lambda reads: find(reads, asking, session_id).spec))
+    return respond(await here.store.read("spec", lambda reads: find_any(reads, asking, session_id).spec))
 
 
 @router.get("/api/v1/sessions/{session_id}/wait", responses=json_of(SessionView))
@@ -116,7 +139,7 @@ async def wait(
     timeout_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)] = 30.0,
 ) -> Response:
     """The session once it has ended, or as it is when the time is out."""
-    session = await here.store.read("find", lambda reads: find(reads, asking, session_id))
+    session = await here.store.read("find", lambda reads: find_any(reads, asking, session_id))
     deadline = here.clock.mono() + timeout_s
     watch = here.store.wakeups.watch(session_channel(session.id))
     try:
@@ -131,8 +154,10 @@ async def wait(
 
 
 def _view(reads: Reads, asking: Caller, session_id: str) -> SessionView:
-    session = find(reads, asking, session_id)
-    return session_view(session, rows_of(reads, [session]), reads.position(session))
+    found = find_any(reads, asking, session_id)
+    if isinstance(found, Array):
+        return array_view(reads, found)
+    return session_view(found, rows_of(reads, [found]), reads.position(found))
 
 
 @router.get("/api/v1/sessions/{session_id}/history", responses=json_of(list[EventView]))
@@ -144,11 +169,15 @@ async def history(
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
 ) -> Response:
-    """Everything that happened to it, in order and without gaps."""
-    rows = await here.store.read(
-        "history", lambda reads: reads.history(find(reads, asking, session_id).id, after, limit)
-    )
-    return respond([event_view(row) for row in rows])
+    """Everything that happened to it, in order and without gaps; to a member that has no row yet what did to its
+    array."""
+
+    def look(reads: Reads) -> list[EventRow]:
+        found = find_any(reads, asking, session_id)
+        whole = isinstance(found, Array) or has_row(found)
+        return reads.history(found.id if whole else found.id.partition("[")[0], after, limit)
+
+    return respond([event_view(row) for row in await here.store.read("history", look)])
 
 
 @router.get("/api/v1/sessions/{session_id}/attempts", responses=json_of(list[AttemptView]))
@@ -179,7 +208,12 @@ async def launches(here: Here, asking: Asking, session_id: str) -> Response:
 @allow(Policy.USER)
 async def explain(here: Here, asking: Asking, session_id: str) -> Response:
     """Why it does not start, or what is still missing until it runs."""
-    return respond(await here.store.read("explain", lambda reads: explain_view(reads, find(reads, asking, session_id))))
+
+    def look(reads: Reads) -> ExplainView:
+        found = find_any(reads, asking, session_id)
+        return explain_array(reads, found) if isinstance(found, Array) else explain_view(reads, found)
+
+    return respond(await here.store.read("explain", look))
 
 
 def _labels(pairs: list[str]) -> dict[str, str]:

@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, Response
 
+from corral.api.arrays import array_view
 from corral.api.context import Context, Here
 from corral.api.inputs import UpdateIn
-from corral.api.lookup import find, find_id
+from corral.api.lookup import find_any, find_id
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import SessionView, rows_of, session_view
 from corral.api.specs import time_limit_of
+from corral.model.array import Array
 from corral.model.faults import Invalid
 from corral.model.session import Session
 from corral.model.spec import NAME, PRIORITY_LIMIT
 from corral.ports import Reads, Tx
-from corral.reconcile import intents
+from corral.reconcile import arrays, intents
 
 router = routes("sessions")
 Answers = json_of(SessionView)
 
 
 Act = Callable[[Tx, str], Session]
-Look = Callable[[Reads, Caller, str], str]
+ActOnAll = Callable[[Tx, str], Array]
+Look = Callable[[Reads, Caller, str], Array | str]
 
 
-def _readable(reads: Reads, caller: Caller, text: str) -> str:
-    return find(reads, caller, text).id
+def _readable(reads: Reads, caller: Caller, text: str) -> Array | str:
+    found = find_any(reads, caller, text)
+    return found if isinstance(found, Array) else found.id
 
 
-async def _do(here: Context, asking: Caller, session_id: str, act: Act, look: Look = _readable) -> Response:
+async def _do(
+    here: Context, asking: Caller, session_id: str, act: Act, on_all: ActOnAll, look: Look = _readable
+) -> Response:
+    """Do it to the session, or to all members of the array."""
+
     def write(tx: Tx) -> SessionView:
-        session = act(tx, look(tx, asking, session_id))
+        found = look(tx, asking, session_id)
+        if isinstance(found, Array):
+            return array_view(tx, on_all(tx, found.id))
+        session = act(tx, found)
         return session_view(session, rows_of(tx, [session]), tx.position(session))
 
     return respond(await here.store.tx("intent", write))
@@ -45,21 +56,24 @@ async def _do(here: Context, asking: Caller, session_id: str, act: Act, look: Lo
 async def cancel(here: Here, asking: Asking, session_id: str) -> Response:
     """Ask that it stop. May be repeated; an ended session stays as it is. An administrator so ends one whose record
     cannot be read, too."""
-    return await _do(here, asking, session_id, lambda tx, id_: intents.cancel(tx, id_, asking.by), find_id)
+    return await _do(here, asking, session_id, lambda tx, id_: intents.cancel(tx, id_, asking.by),
+                     lambda tx, id_: arrays.cancel(tx, id_, asking.by), find_id)  # fmt: skip
 
 
 @router.post("/api/v1/sessions/{session_id}/hold", responses=Answers)
 @allow(Policy.USER)
 async def hold(here: Here, asking: Asking, session_id: str) -> Response:
     """Keep a pending session from starting."""
-    return await _do(here, asking, session_id, lambda tx, id_: intents.hold(tx, id_, asking.by))
+    return await _do(here, asking, session_id, lambda tx, id_: intents.hold(tx, id_, asking.by),
+                     lambda tx, id_: arrays.hold(tx, id_, asking.by))  # fmt: skip
 
 
 @router.post("/api/v1/sessions/{session_id}/release", responses=Answers)
 @allow(Policy.USER)
 async def release(here: Here, asking: Asking, session_id: str) -> Response:
     """Let a held session start."""
-    return await _do(here, asking, session_id, lambda tx, id_: intents.release(tx, id_, asking.by))
+    return await _do(here, asking, session_id, lambda tx, id_: intents.release(tx, id_, asking.by),
+                     lambda tx, id_: arrays.release(tx, id_, asking.by))  # fmt: skip
 
 
 @router.post("/api/v1/sessions/{session_id}/requeue", responses=Answers)
@@ -67,7 +81,8 @@ async def release(here: Here, asking: Asking, session_id: str) -> Response:
 async def requeue(here: Here, asking: Asking, session_id: str) -> Response:
     """Run it again: a live one is stopped and queued again, an ended one gets a new session linked to it."""
     new_id = here.ids.session_id()
-    return await _do(here, asking, session_id, lambda tx, id_: intents.requeue(tx, id_, new_id, asking.by))
+    return await _do(here, asking, session_id, lambda tx, id_: intents.requeue(tx, id_, new_id, asking.by),
+                     lambda tx, id_: arrays.requeue(tx, id_, new_id, asking.by))  # fmt: skip
 
 
 @router.patch("/api/v1/sessions/{session_id}", responses=Answers)
@@ -81,5 +96,6 @@ async def update(here: Here, asking: Asking, session_id: str, asked: Annotated[U
     limit_s = time_limit_of(asked.time)
     if (asked.priority, asked.group, limit_s) == (None, None, None):
         raise Invalid("nothing_asked", "name what to change: priority, group or time")
-    return await _do(here, asking, session_id, lambda tx, id_: intents.update(
-        tx, id_, asking.by, priority=asked.priority, group=asked.group, time_limit_s=limit_s))  # fmt: skip
+    changes: dict[str, Any] = {"priority": asked.priority, "group": asked.group, "time_limit_s": limit_s}
+    return await _do(here, asking, session_id, lambda tx, id_: intents.update(tx, id_, asking.by, **changes),
+                     lambda tx, id_: arrays.update(tx, id_, asking.by, **changes))  # fmt: skip
