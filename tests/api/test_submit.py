@@ -44,6 +44,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         "mount": ["/a:/b:ro", {"source": "/c", "target": "/d"}], "port": ["web:80"], "time": "2h", "grace": 5,
         "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True,
         "runtime": "process", "begin": "+2h", "after": f"{parent}:any", "options": {"memory": "enforced"},
+        "preemptible": False,
     }  # fmt: skip
     session = face.post("/api/v1/sessions", body)
     assert face.get(f"/api/v1/sessions/{session['id']}/spec") == {
@@ -60,7 +61,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
             {"source": "/a", "target": "/b", "read_only": True}, {"source": "/c", "target": "/d", "read_only": False},
         ],
         "ports": {"web": 80}, "time_limit_s": 7200, "grace_s": 5, "early_signal": {"signal": "USR1", "before_s": 120},
-        "retries": 4, "requeue": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
+        "retries": 4, "requeue": False, "preemptible": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
         "runtime": "process", "hold": True, "begin": "+2h", "after": [f"{parent}:any"], "env_compat": [],
         "options": {"memory": "enforced"},
     }  # fmt: skip

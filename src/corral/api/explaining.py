@@ -64,9 +64,12 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     snapshot, shape = reads.snapshot(1), shape_of(session.spec)
     found = explain(snapshot, shape)
     own = [*_own_blockers(session, reads.now)]
+    own += _room_being_made(reads, session)
     own += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
     blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
     if found.refusals and (kept := pinned_nodes(snapshot, waiting)):
+        blockers.append(_view(refusal("pinned", {"nodes": kept})))
+    if found.refusals and (kept := pinned_nodes(snapshot, session.spec, session.id)):
         blockers.append(_view(refusal("pinned", {"nodes": kept})))
     if not found.refusals:  # a policy that fails at work is known by what the pass told
         blockers += [RefusalView(**one) for one in reads.refusals([session.id]).get(session.id, [])

@@ -87,6 +87,9 @@ class SessionView(msgspec.Struct):
     time_limit_s: int | None
     requeue_of: str | None
     error: str | None
+    preemptible: bool | None = None
+    preemptions: int = 0
+    preempted_for: str | None = None
 
 
 class EventView(msgspec.Struct, rename={"from_": "from"}):
@@ -256,6 +259,9 @@ def session_view(session: Session, rows: Rows, position: int | None = None) -> S
         time_limit_s=session.time_limit_s,
         requeue_of=session.requeue_of,
         error=session.error,
+        preemptible=spec.preemptible,
+        preemptions=session.preemptions,
+        preempted_for=session.preempted_for,
     )
 
 

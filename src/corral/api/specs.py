@@ -27,7 +27,7 @@ from corral.wire import spec_to_json
 T = TypeVar("T")
 Pairs = dict[str, str] | list[str] | None
 
-NOT_AVAILABLE = ("profile", "array", "preemptible", "image", "interactive", "service", "ready_http",
+NOT_AVAILABLE = ("profile", "array", "image", "interactive", "service", "ready_http",
                  "idle_timeout", "max_lifetime", "right_size", "env_compat")  # fmt: skip
 
 

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from corral.model.spec import SessionSpec
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan, Refusal, refusal
 from corral.scheduling.room import NodeRoom, excluded
-from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Shape, Snapshot, shape_of
 
 MOST_NODES = 32  # with pins, of which a pass tells what they are to others
 MOST_ANSWERS = 200
@@ -34,10 +35,10 @@ def with_pins_told(snapshot: Snapshot, plan: Plan) -> Plan:
     return replace(plan, refusals=refusals)
 
 
-def pinned_nodes(snapshot: Snapshot, waiting: Waiting) -> int:
-    """On how many nodes there would be room for it, if none were kept there for others."""
-    others = replace(snapshot, pins=[pin for pin in snapshot.pins if pin.owner != waiting.id])
-    return _kept_from(waiting.shape, _rooms(others, Plan()), snapshot.now).total()
+def pinned_nodes(snapshot: Snapshot, spec: SessionSpec, id_: str) -> int:
+    """On how many nodes there would be room for that session, if none were kept there for others."""
+    others = replace(snapshot, pins=[pin for pin in snapshot.pins if pin.owner != id_])
+    return _kept_from(shape_of(spec), _rooms(others, Plan()), snapshot.now).total()
 
 
 def _rooms(snapshot: Snapshot, plan: Plan) -> list[tuple[NodeRoom, NodeRoom]]:
