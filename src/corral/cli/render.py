@@ -90,12 +90,11 @@ def _ran(one: Record, now: datetime) -> str | None:
 
 
 def note_of(one: Record) -> str | None:
-    """What a reader would ask next: why it waits, why it was ended, how it failed."""
+    """What a reader would ask next: all that it waits for, why it was ended, how it failed."""
     if one["error"]:
         return f"broken: {one['error']}"
     if one["phase"] == "pending":
-        first = next(iter(one["refusals"]), None)
-        return first["message"] or first["code"] if first else None
+        return "; ".join(why["message"] or why["code"] for why in one["refusals"]) or None
     for why in (one["reason"], one["cause"]):
         if why:
             return why["message"] or why["code"]

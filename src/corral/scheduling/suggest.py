@@ -5,15 +5,18 @@ Every suggestion was held against the same rules as the pass before it is made; 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
-from corral.scheduling.explain import fits_now
-from corral.scheduling.ordering import standing_of
-from corral.scheduling.room import NodeRoom, excluded, suits
+from corral.scheduling.explain import survey_of
+from corral.scheduling.pool import CPU, MEMORY, Flags, Ints, Kind
+from corral.scheduling.room import suits
 from corral.scheduling.snapshot import Shape, Snapshot
+from corral.scheduling.standing import UNBOUNDED, need_of, vram_needed
+from corral.scheduling.survey import Part, Survey
 
 MIB_OF_GIB = 1024
 SHARE_STEP_MILLI = 50
@@ -28,19 +31,18 @@ class Suggestion:
     shape: Shape
 
 
-def suggest(snapshot: Snapshot, shape: Shape) -> list[Suggestion]:
+def suggest(snapshot: Snapshot, shape: Shape, survey: Survey | None = None) -> list[Suggestion]:
     """Every single change that would do; empty when none would, or when none is needed."""
-    held_back = standing_of(snapshot.groups.values()).held_back
-    snapshot = replace(snapshot, nodes=[node for node in snapshot.nodes if node.group not in held_back])
-    if fits_now(snapshot, shape):
+    survey = survey or survey_of(snapshot)
+    if survey.fits(shape):
         return []
-    return [one for one in _changes(snapshot, shape) if fits_now(snapshot, one.shape)]
+    return [one for one in _changes(snapshot, survey, shape) if survey.fits(one.shape)]
 
 
-def _changes(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
-    yield from _less(snapshot, shape)
-    yield from _fewer_nodes(snapshot, shape)
-    yield from _other_gpus(snapshot, shape)
+def _changes(snapshot: Snapshot, survey: Survey, shape: Shape) -> Iterator[Suggestion]:
+    yield from _less(survey, shape)
+    yield from _fewer_nodes(survey, shape)
+    yield from _other_gpus(snapshot, survey, shape)
     if shape.exclusive:
         yield Suggestion("exclusive", None, replace(shape, exclusive=False))
     for key, _ in shape.on_labels:
@@ -54,14 +56,14 @@ def _changes(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
         yield Suggestion("group", None, replace(shape, group=None))
 
 
-def _less(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
+def _less(survey: Survey, shape: Shape) -> Iterator[Suggestion]:
     """Fewer CPUs, less memory, fewer GPUs or a smaller share on each rank."""
     asked, ranks = shape.resources, shape.ranks_per_node
-    cpu = _most(snapshot, _with(shape, cpu_milli=1), lambda room: room.cpu_free_milli // ranks)
+    cpu = _most(survey, _with(shape, cpu_milli=1), lambda part: part.room()[:, CPU] // ranks)
     cpu -= cpu % 1000 if cpu >= 1000 else 0
     if 0 < cpu < asked.cpu_milli:
         yield Suggestion("cpus", f"{cpu / 1000:g}", _with(shape, cpu_milli=cpu))
-    memory = _most(snapshot, _with(shape, memory_mib=1), lambda room: room.memory_free_mib // ranks)
+    memory = _most(survey, _with(shape, memory_mib=1), lambda part: part.room()[:, MEMORY] // ranks)
     memory -= memory % MIB_OF_GIB if memory >= MIB_OF_GIB else 0
     if 0 < memory < asked.memory_mib:
         text = f"{memory}MiB" if memory % MIB_OF_GIB else f"{memory // MIB_OF_GIB}GiB"
@@ -69,24 +71,24 @@ def _less(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
     if asked.gpu is None:
         return
     if asked.gpu.whole:
-        count = _most(snapshot, _with_gpu(shape, count=1), lambda room: _idle(room, asked.gpu) // ranks)
+        one = _with_gpu(shape, count=1)
+        count = _most(survey, one, lambda part: part.gpu_ranks(need_of(one, part.pool), UNBOUNDED) // ranks)
         if 0 < count < asked.gpu.count:
             yield Suggestion("gpus", str(count), _with_gpu(shape, count=count))
     elif ranks == 1:
-        share = _most(snapshot, _with_gpu(shape, share_milli=1), lambda room: _largest_share(room, asked.gpu))
+        share = _most(survey, _with_gpu(shape, share_milli=1), lambda part: _largest_share(part, asked.gpu))
         share -= share % SHARE_STEP_MILLI
         if 0 < share < asked.gpu.share_milli:
             yield Suggestion("gpus", f"{share / 1000:g}", _with_gpu(shape, share_milli=share))
 
 
-def _fewer_nodes(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
-    fitting = _rooms_that_fit(snapshot, shape)
-    nodes = max(map(len, fitting.values()), default=0)
+def _fewer_nodes(survey: Survey, shape: Shape) -> Iterator[Suggestion]:
+    nodes = max((int(part.fitting(shape).sum()) for part in survey.parts), default=0)
     if 0 < nodes < shape.nodes:
         yield Suggestion("nodes", str(nodes), replace(shape, nodes=nodes))
 
 
-def _other_gpus(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
+def _other_gpus(snapshot: Snapshot, survey: Survey, shape: Shape) -> Iterator[Suggestion]:
     gpu = shape.resources.gpu
     if gpu is None:
         return
@@ -97,54 +99,37 @@ def _other_gpus(snapshot: Snapshot, shape: Shape) -> Iterator[Suggestion]:
     if gpu.vram_mib:
         for capacity in sorted({device.capacity_mib for device in devices}, reverse=True):
             smaller = _with_gpu(shape, vram_mib=capacity)
-            if capacity < gpu.vram_mib and fits_now(snapshot, smaller):
+            if capacity < gpu.vram_mib and survey.fits(smaller):
                 yield Suggestion("vram", f"{capacity}MiB", smaller)
                 return
 
 
-def _most(snapshot: Snapshot, least: Shape, amount: Callable[[NodeRoom], int]) -> int:
+def _most(survey: Survey, least: Shape, amount: Callable[[Part], Ints]) -> int:
     """The largest amount that as many nodes of one group have as the session needs, among those where `least` fits."""
     best = 0
-    for rooms in _rooms_that_fit(snapshot, least).values():
-        amounts = sorted(map(amount, rooms), reverse=True)
-        if len(amounts) >= least.nodes:
-            best = max(best, amounts[least.nodes - 1])
+    for part in survey.parts:
+        fitting: Flags = part.fitting(least)
+        if int(fitting.sum()) >= least.nodes:
+            amounts = np.sort(amount(part)[fitting])
+            best = max(best, int(amounts[len(amounts) - least.nodes]))
     return best
 
 
-def _rooms_that_fit(snapshot: Snapshot, shape: Shape) -> dict[str, list[NodeRoom]]:
-    fitting: defaultdict[str, list[NodeRoom]] = defaultdict(list)
-    for node in snapshot.nodes:
-        room = NodeRoom(node, snapshot.devices.get(node.name, ()))
-        if excluded(node, shape, snapshot.now) is not None:
-            continue
-        places = room.place(shape)
-        if not isinstance(places, str):
-            room.give_back(places)
-            fitting[node.group].append(room)
-    return fitting
-
-
-def _idle(room: NodeRoom, request: GpuRequest | None) -> int:
+def _largest_share(part: Part, request: GpuRequest | None) -> Ints:
+    """The largest share of one GPU that each node has free."""
     assert request is not None
-    return sum(
-        suits(one.device, request) and one.free_milli == WHOLE_GPU_MILLI and one.free_mib == one.device.capacity_mib
-        for one in room.devices
-    )
+    suited: Flags = np.array([_suits(kind, request) for kind in part.pool.kinds], bool)
+    capacity: Ints = np.array([max(1, kind.capacity_mib) for kind in part.pool.kinds], np.int64)
+    share, vram = part.devices()
+    by_memory = WHOLE_GPU_MILLI if request.vram_mib else vram * WHOLE_GPU_MILLI // capacity[part.pool.kind]
+    usable = suited[part.pool.kind] & (vram >= request.vram_mib)
+    shares = np.where(usable, np.minimum(share, by_memory), 0)
+    return shares.max(axis=1, initial=0)
 
 
-def _largest_share(room: NodeRoom, request: GpuRequest | None) -> int:
-    assert request is not None
-    shares = [0]
-    for one in room.devices:
-        if suits(one.device, request) and one.free_mib >= request.vram_mib:
-            by_memory = (
-                WHOLE_GPU_MILLI
-                if request.vram_mib
-                else one.free_mib * WHOLE_GPU_MILLI // max(1, one.device.capacity_mib)
-            )
-            shares.append(min(one.free_milli, by_memory))
-    return max(shares)
+def _suits(kind: Kind, request: GpuRequest) -> bool:
+    """Whether devices of this kind are what is asked for, whatever is free on them."""
+    return vram_needed(request, kind.model, kind.arch, kind.capacity_mib) < UNBOUNDED
 
 
 def _with(shape: Shape, **changes: int) -> Shape:
