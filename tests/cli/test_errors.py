@@ -55,7 +55,8 @@ BAD = [
     (["submit", "--idempotency-key", "x" * 300, "--", "true"], 2),
     # not in this release: said by the control plane, never ignored
     *[(["submit", *option, "--", "true"], 2) for option in (
-        ["--image", "x"], ["--runtime", "container"], ["--array", "0-3"], ["--after", "abc:well"],
+        ["--image", "x"], ["--runtime", "container"], ["--after", "abc:well"],
+        *(["--array", indices] for indices in ("5-1", "0-9%0", "0-1000000", "a-b")),
         ["--begin", "whenever"], ["--profile", "p"], ["-it"], ["--service"], ["--ready-http", "80/"],
         ["--idle-timeout", "1h"], ["--max-lifetime", "1h"], ["--right-size"], ["--env-compat", "slurm"],
         ["--on-node-loss", "requeue"],

@@ -93,6 +93,8 @@ def note_of(one: Record) -> str | None:
     """What a reader would ask next: all that it waits for, why it was ended, how it failed."""
     if one["error"]:
         return f"broken: {one['error']}"
+    if one.get("array"):
+        return members_of(one)
     if one["phase"] == "pending":
         return "; ".join(why["message"] or why["code"] for why in one["refusals"]) or None
     for why in (one["reason"], one["cause"]):
@@ -103,13 +105,23 @@ def note_of(one: Record) -> str | None:
     return f"exit {one['exit_code']}" if one["exit_code"] else None
 
 
+def members_of(one: Record) -> str:
+    """How many members of an array are how, those that ended by how they did; and what all of them wait for."""
+    counts = {**one["array"]["phases"], **one["array"]["outcomes"]}
+    counts.pop("ended", None)
+    told = f"{one['array']['size']} members: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+    why = one["refusals"][0] if one["refusals"] else one["reason"]
+    return f"{told}; {why['message'] or why['code']}" if why else told
+
+
 def show_session(one: Record) -> str:
     resources, each = one["resources"], " per rank" * (one["ranks"] > 1)
     facts = listing([
         ("id", one["id"]), ("name", one["name"]), ("state", state_of(one)), ("phase", one["phase"]),
         ("outcome", one["outcome"]), ("exit class", one["exit_class"]), ("exit code", one["exit_code"]),
         ("reason", _why(one["reason"])), ("cause", _why(one["cause"])), ("error", one["error"]),
-        ("wanted", one["wanted"]), ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
+        *_array(one), ("wanted", one["wanted"]),
+        ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
         ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
         ("position", one["position"]), ("labels", _pairs(one["labels"])), ("script", one["script"]),
         ("command", command_of(one)), ("nodes", one["nodes"]), ("ranks", one["ranks"]),
@@ -129,10 +141,20 @@ def show_session(one: Record) -> str:
     return f"{facts}\n\n{table(head, rows)}"
 
 
+def _array(one: Record) -> list[tuple[str, object]]:
+    array = one.get("array")
+    if not array:
+        return []
+    return [("indices", array["indices"]), ("members", members_of(one)), ("at once", array["throttle"])]
+
+
 def show_plan(plan: Record) -> str:
     now = "never here" if plan["infeasible"] else "now" if plan["fits_now"] else "when there is room"
     blockers = [("blocker", _why(one)) for one in plan["blockers"]]
-    return listing([("starts", now), ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers, *_changes(plan)])
+    members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
+    return listing(
+        [("starts", now), *members, ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers, *_changes(plan)]
+    )
 
 
 def show_explanation(one: Record) -> str:
@@ -263,6 +285,19 @@ def show_group(found: Record) -> str:
     rows = [(one["project"], one["owner"], f"{one['weight']:g}", f"{one['entitled']:.1%}", f"{one['used']:.1%}",
              f"{one['level']:.3f}") for one in found["shares"]]  # fmt: skip
     return f"{facts}\n\n{table(('PROJECT', 'OWNER', 'WEIGHT', 'ENTITLED', 'USED', 'LEVEL'), rows)}"
+
+
+def show_quotas(quotas: Iterable[Record]) -> str:
+    """A line for each limit, of each that is counted apart."""
+    rows: list[tuple[object, ...]] = []
+    for one in quotas:
+        for used in one["used"] or [{"of": one["of"]}]:
+            for what, limit in one["limits"].items():
+                if limit is not None:
+                    now = used.get(what)
+                    rows.append((one["name"], used["of"], what, None if now is None else f"{now:g}", f"{limit:g}",
+                                 one["version"]))  # fmt: skip
+    return table(("NAME", "OF", "WHAT", "USED", "LIMIT", "VERSION"), rows)
 
 
 def _option_values(options: Mapping[str, Any]) -> str:

@@ -106,7 +106,8 @@ class AsyncClient:
         return await self._ask(calls.story(session, "spec"))
 
     async def sessions(self, **filters: object) -> shapes.SessionPage:
-        """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
+        """A page, newest first. Filters: phase, owner, project, group, name, label, members, array,
+        limit, cursor."""
         return await self._ask(calls.list_sessions(filters))
 
     async def all_sessions(self, **filters: object) -> AsyncIterator[shapes.Session]:

@@ -95,7 +95,24 @@ class Kernel(TypedDict):
     token: str
 
 
+class ArrayPart(TypedDict):
+    """`phases` and `outcomes` count the members; `throttle` is how many may live at once."""
+
+    indices: str
+    size: int
+    throttle: int | None
+    phases: dict[str, int]
+    outcomes: dict[str, int]
+
+
+class MemberPart(TypedDict):
+    array: str
+    index: int
+
+
 class Session(TypedDict):
+    """Or an array, which has `array`; a member of one has `member`."""
+
     id: str
     name: str
     kind: str
@@ -127,6 +144,8 @@ class Session(TypedDict):
     time_limit_s: int | None
     requeue_of: str | None
     error: str | None
+    array: ArrayPart | None
+    member: MemberPart | None
     preemptible: bool | None
     preemptions: int
     preempted_for: str | None
@@ -146,6 +165,7 @@ class Plan(TypedDict):
     resources: SessionResources
     nodes: int
     ranks: int
+    members: int
 
 
 class Explanation(TypedDict):

@@ -104,7 +104,8 @@ class Client:
         return self._ask(calls.story(session, "spec"))
 
     def sessions(self, **filters: object) -> shapes.SessionPage:
-        """A page, newest first. Filters: phase, owner, project, group, name, label, limit, cursor."""
+        """A page, newest first. Filters: phase, owner, project, group, name, label, members, array,
+        limit, cursor."""
         return self._ask(calls.list_sessions(filters))
 
     def all_sessions(self, **filters: object) -> Iterator[shapes.Session]:

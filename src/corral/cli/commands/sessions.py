@@ -1,6 +1,6 @@
 """What is done to sessions and asked of them: ps, show, wait, cancel, hold, release, requeue, update, logs.
 
-An ID is a session's id, an unambiguous beginning of one, or `last`.
+An ID is a session's id, an unambiguous beginning of one, or `last`; `ID[7]` is a member of an array.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ PAGE = 1000
     option("--group", help="Only this resource group's."),
     option("--name", help="Only those of this name."),
     option("--label", metavar="K=V", multiple=True, help="Only with this label (may be repeated)."),
+    option("--members", is_flag=True, help="Members of arrays one by one, not each array as one."),
+    option("--array", metavar="ID", help="Only the members of this array."),
     option("-n", "--limit", type=click.IntRange(0), default=100, help="At most so many (100); 0 for all."),
     formats=LISTED,
 )
-def ps(terminal: Terminal, phase: tuple[str, ...], everything: bool, limit: int, **values: Any) -> None:
-    """List the sessions that have not ended, newest first; with -a all of them."""
+def ps(terminal: Terminal, phase: tuple[str, ...], everything: bool, members: bool, limit: int, **values: Any) -> None:
+    """List the sessions that have not ended, newest first; with -a all of them. An array is one line."""
     pairs("label", values["label"])
     filters: dict[str, Any] = {"phase": phase or (None if everything else LIVE), **values}
+    if members:
+        filters["members"] = 1
     found, more = _list(terminal, filters, limit)
     if terminal.as_json:
         terminal.print_json(found)

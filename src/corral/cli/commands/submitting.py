@@ -74,6 +74,9 @@ def run(terminal: Terminal, words: tuple[str, ...], rank: int | None, **values: 
         return _dry_run(terminal, bodies)
     if len(bodies) != 1:
         raise Invalid("one_session", f"run follows one session; -f gives {len(bodies)}: use submit", subject="-f")
+    if bodies[0].get("array") is not None:
+        raise Invalid("one_session", "run follows one session, not an array: use submit, and wait for it",
+                      subject="--array")  # fmt: skip
     from corral.cli.attending import attend
 
     _require_rank(rank, bodies[0])
