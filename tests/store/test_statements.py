@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from corral.store import sql, upgrade
+from corral.store import ahead_sql, sql, upgrade
 from corral.store.connection import PostgresConnection, SqliteConnection
 from tests.services.postgres import Server
 
 STATEMENTS = {
     name: text
-    for name, text in vars(sql).items()
+    for name, text in (*vars(sql).items(), *vars(ahead_sql).items())
     if isinstance(text, str) and text.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))
 } | {f"LEDGER {table}": text for table, text in sql.LEDGER.items()}
 
@@ -53,6 +53,7 @@ NUMBERS = (
 TIMES = (
     *("now", "phase_at", "started_at", "ended_at", "not_before", "next_check_at", "check_at", "before", "until"),
     *("accepted_at", "ready_at", "result_at", "certified_at", "half_life", "cpu_s", "gpu_s", "room_by"),
+    *("starts_at", "at"),
 )
 WORDS = {
     "phase": "pending",
@@ -84,6 +85,8 @@ def value(name: str) -> Any:
         return 1
     if name in TIMES:
         return 1.5
+    if name == "ends_at":
+        return 2.5
     return WORDS.get(name, "x")
 
 
@@ -113,6 +116,7 @@ def must_be_given(statement: str, name: str) -> bool:
         "RENEW_NODE": ("grp", "name"),
         "CERTIFY": ("certificate",),
         "ADD_USAGE": ("grp", "owner", "project"),
+        "PUT_PLANNED": ("grp",),
     }
     return name in required.get(statement, ("owner", "project", "name"))
 

@@ -3,6 +3,7 @@ of how it was made."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from corral.model.node import Node
 from corral.model.resources import GpuRequest
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.room import MESSAGES, NodeRoom, amounts_of, excluded, share_of, suits
-from corral.scheduling.snapshot import Running, Snapshot, Waiting
+from corral.scheduling.snapshot import Reservation, Running, Snapshot, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class _Rooms:
         group = self._snapshot.groups.get(placed.group)
         if group is None or group.paused:
             yield f"group {placed.group} takes no sessions"
+        if (keeps := self._reserved_for_others(placed)) is not None:
+            yield f"it would run into reservation {keeps.id}"
         for place in self._kept.get(placed.session.id, ()):
             self._room(self._nodes[place.node]).give_back([place])
         by_node: dict[str, list[RankPlace]] = {}
@@ -116,6 +120,12 @@ class _Rooms:
             by_node.setdefault(rank.node, []).append(rank)
         for name, ranks in by_node.items():
             yield from self._take_on(name, ranks, placed)
+
+    def _reserved_for_others(self, placed: Placed) -> Reservation | None:
+        one, now = placed.session, self._snapshot.now
+        until = math.inf if one.time_limit_s is None else now + one.time_limit_s + one.grace_s
+        nodes = [rank.node for rank in placed.ranks]
+        return in_the_way(self._snapshot.reservations, nodes, one.owner, one.project, now, until)
 
     def _room(self, node: Node) -> NodeRoom:
         if node.name not in self._rooms:

@@ -8,8 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Protocol, TypeVar
 
 from corral.scheduling.snapshot import Reservation, Waiting
+
+
+class KeepsNodes(Protocol):
+    """A reservation, as a pass sees it or as it is stored."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    @property
+    def starts_at(self) -> float: ...
+    @property
+    def ends_at(self) -> float: ...
+    @property
+    def owners(self) -> tuple[str, ...]: ...
+    @property
+    def projects(self) -> tuple[str, ...]: ...
+
+
+Kept = TypeVar("Kept", bound=KeepsNodes)
 
 
 def usable_by(reservations: Sequence[Reservation], waiting: Waiting) -> frozenset[str]:
@@ -17,13 +36,13 @@ def usable_by(reservations: Sequence[Reservation], waiting: Waiting) -> frozense
     return frozenset(one.id for one in reservations if is_for(one, waiting.owner, waiting.project))
 
 
-def is_for(reservation: Reservation, owner: str, project: str) -> bool:
+def is_for(reservation: KeepsNodes, owner: str, project: str) -> bool:
     return owner in reservation.owners or project in reservation.projects
 
 
 def in_the_way(
-    reservations: Iterable[Reservation], nodes: Iterable[str], owner: str, project: str, now: float, until: float
-) -> Reservation | None:
+    reservations: Iterable[Kept], nodes: Iterable[str], owner: str, project: str, now: float, until: float
+) -> Kept | None:
     """The first reservation that a session of theirs on these nodes would run into."""
     names = set(nodes)
     met = [
@@ -32,7 +51,7 @@ def in_the_way(
         if one.starts_at < until and one.ends_at > now and not names.isdisjoint(one.nodes)
         and not is_for(one, owner, project)
     ]  # fmt: skip
-    return min(met, key=lambda one: (one.starts_at, one.id), default=None)
+    return min(met, key=lambda one: one.starts_at, default=None)
 
 
 def reserved(reservations: Iterable[Reservation], name: str) -> str:

@@ -128,7 +128,7 @@ class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
     may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them.
     `unread` are groups that ask who runs, in whose line nobody was refused yet: there nobody passes a head that is
-    refused now, and the next pass knows."""
+    refused now, and the next pass knows. `planned` are the starts that were planned by the pass before, by session."""
 
     now: float
     nodes: Sequence[Node]
@@ -142,3 +142,4 @@ class Snapshot:
     reservations: Sequence[Reservation] = ()
     quotas: Quotas = NO_QUOTAS
     unread: frozenset[str] = frozenset()
+    planned: Mapping[str, float] = field(default_factory=dict[str, float])

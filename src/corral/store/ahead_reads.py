@@ -38,8 +38,8 @@ def planned(ask: Rows, ids: Iterable[str] | None) -> dict[str, float]:
 
 def _reservation(row: rows.Row) -> ReservationRow:
     name, version, starts_at, ends_at, nodes, owners, projects, *rest = row
-    lists = (_names(text) for text in (nodes, owners, projects))
-    return ReservationRow(name, version, starts_at, ends_at, *lists, *rest)
+    whose = _names(owners), _names(projects)
+    return ReservationRow(name, version, starts_at, ends_at, _names(nodes), *whose, *rest)
 
 
 def _names(text: str) -> tuple[str, ...]:
