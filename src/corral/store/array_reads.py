@@ -90,7 +90,7 @@ class ArrayReads:
     def _there(self, array: Array, low: int, high: int) -> set[int]:
         """Of these places, those whose members have rows."""
         first, end = array.ordinal_at(low), array.ordinal_at(high)
-        found = self._rows(array_sql.MEMBERS_THERE, low=first, high=end)
+        found = self._rows(array_sql.MEMBERS_THERE, first=first, end=end)
         return {row[0] - array.ordinal - 1 for row in found}
 
     def arrays_due(self, window: int, limit: int) -> list[str]:

@@ -48,7 +48,7 @@ MEMBERS_IN_WAIT = """
 SELECT id, ordinal FROM session
 WHERE in_array = :id AND phase <> 'ended' AND after_open = 1 AND phase = 'pending' AND wanted = 'run'
 ORDER BY ordinal LIMIT :limit"""
-MEMBERS_THERE = "SELECT ordinal FROM session WHERE ordinal >= :low AND ordinal < :high ORDER BY ordinal"
+MEMBERS_THERE = "SELECT ordinal FROM session WHERE ordinal >= :first AND ordinal < :end ORDER BY ordinal"
 MEMBER_NOT_GOOD = """
 SELECT ordinal, exit_code, exit_class FROM session
 WHERE in_array = :id AND phase = 'ended' AND outcome IN ('failed', 'cancelled') ORDER BY ordinal LIMIT 1"""

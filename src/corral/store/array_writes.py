@@ -24,6 +24,7 @@ class ArrayWrites(SessionWrites):
     """The part of ports.Tx that is about arrays."""
 
     def submit_arrays(self, new: Sequence[NewSession]) -> list[Array]:
+        self._connection.lock_submits()  # so that no key is taken, and no place, once they have been looked at
         ids = [known if (known := self._known(one)) is not None else self._add(one) for one in new]
         found = self.arrays(ids)
         return [found[id_] for id_ in ids]
