@@ -225,6 +225,76 @@ def test_effective_shares() -> None:
     assert sum(one.entitled for one in fair_shares(usage, options)) == pytest.approx(1)
 
 
+def test_projects_share_within_the_project_that_they_are_in() -> None:
+    """Three quarters to vision, of that two thirds to detect; who submits to vision itself stands beside these."""
+    who = (("vision/detect/yolo", "a"), ("vision/detect", "b"), ("vision/track", "c"), ("vision", "d"), ("speech", "e"))
+    waiting = [one(n * 5 + k, owner, project=project) for n in range(480) for k, (project, owner) in enumerate(who)]
+    weights = {"vision": 3, "vision/detect": 4}
+    found = Counter(fair(waiting, project_weights=weights)[:480])
+    assert found == {
+        ("speech", "e"): 120, ("vision/track", "c"): 60, ("vision", "d"): 60,
+        ("vision/detect", "b"): 120, ("vision/detect/yolo", "a"): 120,
+    }  # fmt: skip
+
+
+def test_what_was_used_in_a_project_counts_for_all_above_it() -> None:
+    usage = [Usage("default", "z", "vision/old", gpu_s=50 * 3600.0)]
+    waiting = [one(n * 2 + k, "a", project=name) for n in range(200) for k, name in enumerate(("vision/new", "speech"))]
+    found = [project for project, _ in fair(waiting, usage, cpu_cost=1)]
+    assert found[:50] == ["speech"] * 50, "until speech has used as much as all of vision"
+    assert Counter(found[50:150]) == {"speech": 50, "vision/new": 50}
+
+
+projects = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+weights = st.dictionaries(projects, st.sampled_from((0.5, 1.0, 2.0, 7.0)), max_size=6)
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.tuples(projects, st.sampled_from("xyz")), st.floats(0.1, 1e6), min_size=1, max_size=12), weights
+)
+def test_entitlements_beside_one_another_are_those_of_what_they_are_in(spent, project_weights) -> None:
+    usage = [Usage("default", owner, project, gpu_s=gpu_s) for (project, owner), gpu_s in spent.items()]
+    shares = fair_shares(
+        usage, complete(ORDERS["fair-share"].options, {"project_weights": project_weights}, "fair-share")
+    )
+    owners = [share for share in shares if share.owner is not None]
+    assert {(share.project, share.owner) for share in owners} == spent.keys()
+    assert sum(share.entitled for share in owners) == pytest.approx(1)
+    assert sum(share.used for share in owners) == pytest.approx(1)
+    for inner in (share for share in shares if share.owner is None):
+        below = [one for one in owners if one.project == inner.project or one.project.startswith(f"{inner.project}/")]
+        assert sum(one.entitled for one in below) == pytest.approx(inner.entitled)
+        assert sum(one.used for one in below) == pytest.approx(inner.used)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(projects, st.sampled_from("xyz")), min_size=1, max_size=8, unique=True),
+    weights,
+    st.integers(1, 60),
+)
+def test_nobody_starves_in_the_tree_and_nobody_gets_ahead(who, project_weights, rounds) -> None:
+    """With equal tasks: of what its parent got each gets its weight's part, and at most one more."""
+    waiting = [one(n * len(who) + k, owner, project=name) for n in range(rounds) for k, (name, owner) in enumerate(who)]
+    found = fair(waiting, project_weights=project_weights)
+    assert Counter(found) == dict.fromkeys(who, rounds), "everybody gets a turn for everything"
+    got = Counter[str]()
+    first = found[:rounds]  # nobody has run dry yet
+    for project, owner in first:
+        got[f"{project}#{owner}"] += 1
+        parts = project.split("/")
+        for depth in range(len(parts) + 1):
+            got["/".join(parts[:depth])] += 1
+    nodes = {"/".join(name.split("/")[:depth]) for name, _ in who for depth in range(1, name.count("/") + 2)}
+    for parent in {"", *nodes}:
+        inside = [name for name in nodes if name.rpartition("/")[0] == parent]
+        below = {name: project_weights.get(name, 1.0) for name in inside}
+        below |= {f"{name}#{owner}": 1.0 for name, owner in who if name == parent}
+        for name, weight in below.items():
+            assert got[name] <= got[parent] * weight / sum(below.values()) + 1
+
+
 def test_a_pass_of_a_fair_share_group_alternates() -> None:
     node = Node("n", "default", NodeState.UP, True, 1, "b", "r", "i", "h", "0", "127.0.0.1", 4000, 18)
     rows = [one(n, "a" if n < 10 else "b") for n in range(20)]

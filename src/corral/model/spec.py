@@ -23,6 +23,7 @@ MAX_SECONDS = 10 * 365 * 86400
 PRIORITY_LIMIT = 1_000_000
 
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+PROJECT = re.compile(r"^(?=.{1,128}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*){0,7}\Z")
 LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}\Z")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,255}\Z")
 WARN_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "ALRM")
@@ -175,7 +176,9 @@ def _validate_times(spec: SessionSpec) -> None:
 def _validate_names(spec: SessionSpec) -> None:
     if spec.name and not NAME.match(spec.name):
         raise Invalid("bad_name", f"name {spec.name[:80]!r}: letters, digits, '.', '_' and '-', at most 128 of them")
-    for what, value in (("project", spec.project), ("group", spec.group), ("runtime", spec.runtime)):
+    if not PROJECT.match(spec.project):
+        raise Invalid("bad_project", f"project {spec.project[:80]!r} is not a name, nor names like vision/detect")
+    for what, value in (("group", spec.group), ("runtime", spec.runtime)):
         if value is not None and not NAME.match(value):
             raise Invalid(f"bad_{what}", f"{what} {value[:80]!r} is not a name")
     for what, labels in (("label", spec.labels), ("on", spec.on_labels), ("option", spec.options)):

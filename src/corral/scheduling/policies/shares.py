@@ -11,12 +11,13 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.policies.options import Kind, Option
 from corral.scheduling.policies.order import DAY_S, HOUR_S, Capacity, Need, OrderPolicy, OrderView, Turns
+from corral.scheduling.policies.tree import Queue, Share, Tree, tree_shares
 from corral.scheduling.snapshot import Shape, Usage, Waiting
 
 HALF_LIFE_S = 7 * DAY_S
@@ -27,45 +28,14 @@ DRF = "drf"
 Vector = tuple[float, float, float]  # CPUs, memory, GPUs
 
 
-class Share(NamedTuple):
-    """One claimant's standing. `entitled` and `used` are fractions of the whole; `level` is what is compared: the
-    lowest goes next."""
-
-    project: str | None
-    owner: str | None
-    weight: float
-    entitled: float
-    used: float
-    level: float
+_Entry = tuple[float, int, Queue]  # no two sessions have one ordinal, so queues are never compared
 
 
-class _Queue:
-    """One claimant's sessions: highest priority first, oldest first."""
-
-    def __init__(self, name: str, waiting: Iterable[Waiting]) -> None:
-        self.name = name
-        self._line = sorted(waiting, key=lambda one: (one.priority, -one.ordinal))
-
-    @property
-    def empty(self) -> bool:
-        return not self._line
-
-    @property
-    def ordinal(self) -> int:
-        return self._line[-1].ordinal
-
-    def take(self) -> Waiting:
-        return self._line.pop()
-
-
-_Entry = tuple[float, int, _Queue]  # no two sessions have one ordinal, so queues are never compared
-
-
-def _entry(level: float, queue: _Queue) -> _Entry:
+def _entry(level: float, queue: Queue) -> _Entry:
     return level, queue.ordinal, queue
 
 
-def _put_back(heap: list[_Entry], level: float, queue: _Queue) -> None:
+def _put_back(heap: list[_Entry], level: float, queue: Queue) -> None:
     """Put the queue on top, one of whose sessions was tried, in its place again, or out when it was the last."""
     if queue.empty:
         heapq.heappop(heap)
@@ -89,7 +59,7 @@ def drf(view: OrderView) -> Turns:
     def level(name: str) -> float:
         return dominant(held[name], view.capacity) / weights.get(name, 1.0)
 
-    heap = [_entry(level(name), _Queue(name, line)) for name, line in members.items()]
+    heap = [_entry(level(name), Queue(name, line)) for name, line in members.items()]
     heapq.heapify(heap)
     while heap:
         queue = heap[0][2]
@@ -153,53 +123,15 @@ def _sum(one: Vector, other: Vector) -> Vector:
 # --- fair share
 
 
-class _Project:
-    """A project with its owners below it, each with what it has used and a queue."""
-
-    def __init__(self, name: str, weight: float) -> None:
-        self.name = name
-        self.weight = weight
-        self.used = 0.0
-        self.owners: list[_Entry] = []
-
-    def standing(self) -> tuple[float, int]:
-        return self.used / self.weight, self.owners[0][1]
-
-
 def fair_share(view: OrderView) -> Turns:
-    """The project that has used least of what its weight entitles it to, then within it the owner, and so on. A pick is
-    charged at once with what it will use: for its time limit, but no longer than `expected`."""
+    """The project that has used least of what its weight entitles it to, then within it the project or the owner, and
+    so on. A pick is charged at once with what it will use: for its time limit, but no longer than `expected`."""
     options = view.options
-    owner_weights, project_weights = options["owner_weights"], options["project_weights"]
-    used = _used(view.usage, options)
-    projects: dict[str, _Project] = {}
-    members: defaultdict[tuple[str, str], list[Waiting]] = defaultdict(list)
-    for waiting in view.waiting:
-        members[waiting.project, waiting.owner].append(waiting)
-    for (name, owner), line in members.items():
-        project = projects.setdefault(name, _Project(name, project_weights.get(name, 1.0)))
-        level = used[name, owner] / owner_weights.get(owner, 1.0)
-        project.owners.append(_entry(level, _Queue(owner, line)))
-    for (name, _), cost in used.items():
-        if name in projects:
-            projects[name].used += cost
-    for project in projects.values():
-        heapq.heapify(project.owners)
-    heap = [(*project.standing(), project) for project in projects.values()]
-    heapq.heapify(heap)
-    while heap:
-        project = heap[0][2]
-        queue = project.owners[0][2]
-        head = queue.take()
-        if (yield head):
-            cost = charge(head, view.capacity, options)
-            project.used += cost
-            used[project.name, queue.name] += cost
-        _put_back(project.owners, used[project.name, queue.name] / owner_weights.get(queue.name, 1.0), queue)
-        if project.owners:
-            heapq.heapreplace(heap, (*project.standing(), project))
-        else:
-            heapq.heappop(heap)
+    tree = Tree(view.waiting, _used(view.usage, options), options["project_weights"], options["owner_weights"])
+    while not tree.empty:
+        head = tree.take()
+        got_room = yield head
+        tree.count(charge(head, view.capacity, options) if got_room else 0.0)
 
 
 def charge(waiting: Waiting, capacity: Capacity, options: Mapping[str, Any]) -> float:
@@ -223,20 +155,8 @@ def _used(usage: Iterable[Usage], options: Mapping[str, Any]) -> defaultdict[tup
 
 
 def fair_shares(usage: Iterable[Usage], options: Mapping[str, Any]) -> list[Share]:
-    """Every project and owner that used something: entitled to its weight's part of its project's weight's part."""
-    used = _used(usage, options)
-    owner_weights, project_weights = options["owner_weights"], options["project_weights"]
-    total = sum(used.values())
-    projects = {project for project, _ in used}
-    whole = sum(project_weights.get(name, 1.0) for name in projects)
-    shares: list[Share] = []
-    for project, owner in sorted(used):
-        beside = sum(owner_weights.get(name, 1.0) for other, name in used if other == project)
-        weight = owner_weights.get(owner, 1.0)
-        entitled = project_weights.get(project, 1.0) / whole * weight / beside
-        fraction = used[project, owner] / total if total else 0.0
-        shares.append(Share(project, owner, weight, entitled, fraction, fraction / entitled))
-    return sorted(shares, key=lambda share: share.level)
+    """Every owner that used something, and every project that others are in."""
+    return tree_shares(_used(usage, options), options["project_weights"], options["owner_weights"])
 
 
 def _weights(whose: str, *, personal: bool = True) -> Option:
@@ -257,12 +177,12 @@ SHARES = (
     OrderPolicy(
         FAIR_SHARE,
         fair_share,
-        "Who has used least of its due goes next: projects, then owners within; what was used fades by half-lives.",
+        "Who has used least of its due goes next: projects, those in them, owners; what was used fades by half-lives.",
         {
             "half_life": Option(Kind.DURATION, HALF_LIFE_S, "after this long what was used counts half",
                                 SHORTEST_HALF_LIFE_S, 3650 * DAY_S),
             "expected": Option(Kind.DURATION, HOUR_S, "what a start is charged at once, at most", 0.0, 365 * DAY_S),
-            "project_weights": _weights("projects", personal=False),
+            "project_weights": _weights("projects, each beside those in the same one", personal=False),
             "owner_weights": _weights("owners within their project"),
             "gpu_cost": Option(Kind.NUMBER, 1.0, "what a GPU-second counts"),
             "cpu_cost": Option(Kind.NUMBER, 0.05, "what a CPU-second counts"),
