@@ -21,7 +21,7 @@ import numpy as np
 
 from corral.scheduling.ends import Ends
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.ordering import home_of
+from corral.scheduling.ordering import line_of
 from corral.scheduling.outlook import Outlook, Start, Window
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
@@ -50,7 +50,6 @@ class Heads:
     def __init__(self, snapshot: Snapshot) -> None:
         self.planned: dict[str, PlannedStart] = {}
         self._snapshot = snapshot
-        self._home = home_of(snapshot.groups)
         self._fleet: Fleet | None = None
         self._placed: list[Placed] = []
         self._outlooks: dict[str, Outlook] = {}
@@ -62,7 +61,7 @@ class Heads:
 
     def stopped(self, waiting: Waiting) -> bool:
         """Whether its line goes no further in this pass: who runs must be known first."""
-        front = self._fronts.get(waiting.shape.group or self._home)
+        front = self._fronts.get(line_of(waiting.shape.group, self._snapshot.groups))
         return front is not None and front.stopped
 
     def before(self, waiting: Waiting, fleet: Fleet) -> tuple[Refusal, ...] | None:
@@ -102,7 +101,7 @@ class Heads:
 
     def waits(self, waiting: Waiting) -> None:
         """It found no room: the first in its line, or one of the first, has its start planned."""
-        line = waiting.shape.group or self._home
+        line = line_of(waiting.shape.group, self._snapshot.groups)
         front = self._fronts.get(line)
         if front is None:
             front = self._fronts[line] = _Front(self._snapshot, line)

@@ -150,16 +150,19 @@ class Outlook:
         """The first moment from which on all ranks fit for so long, by the ends that are known; None: there is none."""
         windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
         for begin_s, end_s in _segments(self.now_s, windows, length_s):
-            found = self._within(standing, _Segment(self, windows, begin_s, length_s), begin_s, end_s)
+            low = self.ends.count_by(begin_s)
+            base = self.ends.freed(0, low)
+            at_once = _Segment(self, windows, begin_s, begin_s + length_s)
+            if (start := self._start(standing, at_once.room(base), begin_s)) is not None:
+                return start
+            after = _Segment(self, windows, begin_s, math.nextafter(begin_s + length_s, math.inf))
+            found = self._within(standing, after, base, low, self.ends.count_before(end_s))
             if found is not None:
                 return found
         return None
 
-    def _within(self, standing: Standing, segment: _Segment, begin_s: float, end_s: float) -> Start | None:
-        low, last = self.ends.count_by(begin_s), self.ends.count_before(end_s)
-        base = self.ends.freed(0, low)
-        if (start := self._start(standing, segment.room(base), begin_s)) is not None:
-            return start
+    def _within(self, standing: Standing, segment: _Segment, base: Ints, low: int, last: int) -> Start | None:
+        """The first of these ends with which it is enough."""
         high, step = low, FIRST_LOOK
         while high < last:
             high = min(high + step, last)
@@ -258,12 +261,13 @@ def _nearness(standing: Standing, rows: Rows) -> NDArray[np.float64]:
 
 
 class _Segment:
-    """A stretch of time in which the same windows are in the way of a start, whenever in it that is."""
+    """A stretch of time in which the same windows are in the way of a start, whenever in it that is; `until_s` is when
+    one that starts at its begin has ended. After its begin the same holds but for a window that begins just then."""
 
-    def __init__(self, outlook: Outlook, windows: Sequence[Window], begin_s: float, length_s: float) -> None:
+    def __init__(self, outlook: Outlook, windows: Sequence[Window], begin_s: float, until_s: float) -> None:
         self._pool = outlook.pool
         self._held = [one for one in windows if one.starts_s <= begin_s < one.ends_s]
-        later = [one for one in windows if begin_s < one.starts_s < begin_s + length_s]
+        later = [one for one in windows if begin_s < one.starts_s < until_s]
         self._later = [(one.rows, outlook.free_at_start(one, windows)) for one in later]
 
     def room(self, freed: Ints) -> Ints:
