@@ -21,6 +21,7 @@ from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.session import Certificate, Result, Session, parse_token
 from corral.model.spec import OutcomeRule
 from corral.scheduling.cycle import cycle
+from corral.testing.checkers_way import MakingWay
 from corral.testing.sim_store import SimDatabase
 from corral.testing.simloop import SimLoop
 from corral.testing.trees import GroundTruth, Tree
@@ -62,6 +63,7 @@ class Checkers:
         self._chance = random.Random(f"{seed}:checkers")
         self._last_event = 0
         self._stop_asked_s: dict[str, float] = {}
+        self._making_way = MakingWay(database, truth, self._violate)
         self._before: dict[str, Any] | None = None
         self.full_checks = 0
         self.at_the_end: Callable[[], object] | None = None
@@ -109,6 +111,7 @@ class Checkers:
         )
         for id_, session, fact, attempt, _, detail in events:
             self._last_event = id_
+            self._making_way.see(session, fact, attempt, detail)
             if fact == "ready":
                 self._running_means_started(session, attempt)
             elif fact == "placed":
@@ -202,6 +205,7 @@ class Checkers:
         if token not in self.records.said_run:
             self._violate("KE4", f"{token} was started without a `started` that says run")
         self._check_held(token, tree)
+        self._making_way.begins(tree)
         parsed = parse_token(token)
         gang, released = self._rows(
             "SELECT COUNT(*), MIN(go) FROM kernel WHERE session = ? AND attempt = ?", parsed.session, parsed.attempt

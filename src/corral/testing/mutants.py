@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.testing.mutants_manager import MANAGER_MUTANTS
 from corral.testing.mutants_node import NODE_MUTANTS
+from corral.testing.mutants_room import ROOM_MUTANTS
 from corral.testing.patches import Patch
 from corral.testing.site import Focus
 
@@ -27,12 +28,14 @@ class Mutant:
     focus: Focus | None = None
 
 
+CROWDED = Focus(preempting=True, nodes=1, sessions=12, jobs_last_s=12.0, chaos_s=60.0)
 REBOOTS = ("power_loss", "reboot")
 LOST = Focus(kinds=("lose_run_directory",), jobs_last_s=15.0, pace_s=4.0)
 FOCUS = {
     "death_is_not_proven": Focus(kinds=("kill_shim",), pace_s=0.5, jobs_last_s=10.0),
     "decision_is_ignored": Focus(kinds=("kill_shim",), rates=(("shim.pause_at_birth", 1.0),), jobs_last_s=1.5),
     "facts_after_the_sweep": Focus(kinds=("power_loss", "database_down"), chaos_s=200.0, pace_s=8.0, nodes=1),
+    "claimants_claim_twice": replace(CROWDED, nodes=2),
     "late_registrations_count": Focus(
         kinds=("power_loss", "pause_agent"),
         rates=(("node.late_copy", 1.0),),
@@ -44,17 +47,24 @@ FOCUS = {
     "lost_directory_is_void": LOST,
     "no_room_is_kept": Focus(kinds=("disk_full",), pace_s=2.0),
     "old_boot_is_adopted": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
+    "others_pins_are_room": CROWDED,
     "permission_never_expires": Focus(kinds=("silent",), rates=(("node.slow_provision", 1.0),)),
+    "pins_are_not_counted": CROWDED,
+    "pins_for_who_is_gone": CROWDED,
+    "pins_stay": CROWDED,
     "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
+    "room_goes_to_anyone": CROWDED,
     "run_id_certifies": LOST,
     "requeue_forgets_results": Focus(kinds=("pause_manager",), jobs_last_s=4.0),
     "shims_are_not_looked_for": replace(LOST, rates=(("shim.pause", 0.3),)),
     "stopped_shims_are_waited_for": Focus(kinds=("freeze_shim",), pace_s=1.0, jobs_last_s=20.0),
     "silence_is_death": Focus(kinds=("pause_agent", "cut"), chaos_s=120.0, pace_s=10.0, jobs_last_s=50.0),
+    "victims_are_not_guarded": CROWDED,
     "stale_facts_count": Focus(kinds=("kill_manager",), rates=(("network.drop_reply", 0.4),), chaos_s=60.0, nodes=1),
 }
 MUTANTS: dict[str, Mutant] = {
-    name: Mutant(*parts, FOCUS.get(name)) for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS).items())
+    name: Mutant(*parts, FOCUS.get(name))
+    for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS | ROOM_MUTANTS).items())
 }
 
 

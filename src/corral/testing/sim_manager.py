@@ -20,6 +20,7 @@ from corral.reconcile import exchange, intents
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
 from corral.scheduling.plan import Plan, check
+from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Snapshot
 from corral.testing.network import SimNetwork
 from corral.testing.process import SimProcess
@@ -91,8 +92,13 @@ class SimManager:
 
     def _judge(self, snapshot: Snapshot, plan: Plan) -> None:
         """Every plan is sound before anything of it is committed."""
-        for wrong in check(snapshot, plan):
+        for wrong in (*check(snapshot, plan), *check_preemptions(snapshot, plan)):
             self.process.loop.violate(f"PLAN: {wrong}")
+        owners = {pin.owner for pin in snapshot.pins}
+        if plan.preemptions:
+            self.process.sometimes("manager.preempts")
+        if any(placed.session.id in owners for placed in plan.placements):
+            self.process.sometimes("manager.uses_pins")
 
     def _report(self, loop: str, error: BaseException) -> None:
         """A pass may fail for what the database does, and for nothing else."""

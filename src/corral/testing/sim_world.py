@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from corral.model.node import ResourceGroup
 from corral.testing.faults import Faults
 from corral.testing.nemesis import Machine, Nemesis
 from corral.testing.process import SimProcess
@@ -63,7 +64,12 @@ class World:
         chance = random.Random(f"{seed}:world")
         size = size or Size.draw(chance)
         focus = focus or Focus()
-        size = replace(size, chaos_s=focus.chaos_s or size.chaos_s, nodes=focus.nodes or size.nodes)
+        size = replace(
+            size,
+            chaos_s=focus.chaos_s or size.chaos_s,
+            nodes=focus.nodes or size.nodes,
+            sessions=focus.sessions or size.sessions,
+        )
         self.trace = Trace() if traced else None
         self.loop = SimLoop(random.Random(f"{seed}:order"), step_s=STEP_S, trace=self.trace)
         self.faults = Faults(seed, {**STORE_RATES, **NODE_RATES})
@@ -150,6 +156,9 @@ class World:
 
     async def main(self) -> None:
         size, chance = self.site.size, self.site.chance
+        if self.site.preempting:
+            group = ResourceGroup("default", order="priority", options=self.site.options())
+            self.site.database.write("group", "group", lambda tx: tx.add_group(group), stands=True)
         for name in self.site.manager_names:
             self._start_manager(name)
         for number in range(size.nodes):

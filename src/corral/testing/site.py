@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from corral.testing.checkers import Checkers
 from corral.testing.faults import Faults
@@ -29,6 +30,8 @@ class Focus:
     pace_s: float | None = None
     nodes: int | None = None
     jobs_last_s: float | None = None
+    sessions: int | None = None
+    preempting: bool | None = None  # None: as the seed has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,21 @@ class Site:
         self.database = SimDatabase(loop, faults, size.store_step_s)
         self.checkers = Checkers(loop, self.database, self.truth, seed)
         self.manager_names: list[str] = [f"m{number}" for number in range(size.managers)]
+        self.preempting = random.Random(f"{seed}:preempting").random() < 0.4
+        if focus.preempting is not None:
+            self.preempting = focus.preempting
         self._incarnations: Counter[str] = Counter()
         self._clocks: dict[str, HostClock] = {}
+
+    def options(self) -> dict[str, Any]:
+        """Those of the nodes' group: sessions may be stopped for others soon and more than once."""
+        chance = random.Random(f"{self.seed}:options")
+        return {
+            "backfill": chance.choice(("none", "easy")),
+            "preemption": chance.choice(("priority", "priority", "fair-share")),
+            "preemption_min_runtime": chance.choice((0.0, 0.5, 5.0)),
+            "preemption_budget": chance.choice((1, 2, 5)),
+        }
 
     def process(self, name: str, clock: HostClock | None = None) -> SimProcess:
         """The next incarnation of a process, on its machine's clock."""

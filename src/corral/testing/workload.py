@@ -8,6 +8,7 @@ watcher reads the event log and resumes from where it was cut off. It never look
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgspec
 
@@ -80,6 +81,8 @@ class User:
         self._network = site.network
         self._managers = site.manager_names
         self._chance = random.Random(f"{seed}:{process.name}")
+        self._urgency = random.Random(f"{seed}:{process.name}:urgency")
+        self._preempting = site.preempting
         self.sessions: list[str] = []
 
     async def submit(self, specs: list[SessionSpec], keys: list[str]) -> None:
@@ -157,7 +160,7 @@ class User:
         while number < count:
             await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
-            specs = [draw_spec(chance, nodes, number + offset) for offset in range(bulk)]
+            specs = [self._urged(draw_spec(chance, nodes, number + offset)) for offset in range(bulk)]
             keys = [f"{self.process.name}-{number + offset}" for offset in range(bulk)]
             number += bulk
             twins = 2 if chance.random() < 0.15 else 1  # a hurried user asks twice at once
@@ -168,6 +171,15 @@ class User:
             if self.sessions:
                 session = chance.choice(self.sessions)
                 self.process.spawn(self.ask_of(chance.choice(ASKED_LATER), session), name="ask")
+
+    def _urged(self, spec: SessionSpec) -> SessionSpec:
+        """Where sessions may be stopped for others: with a priority, and a word on whether it may be."""
+        if not self._preempting:
+            return spec
+        urgency = self._urgency
+        return replace(
+            spec, priority=urgency.choice((0, 0, 0, 5, 10)), preemptible=urgency.choice((None, None, None, True, False))
+        )
 
     async def let_go(self) -> None:
         """At the end nothing is left on hold."""

@@ -33,6 +33,8 @@ MARKS = (
     "agent.ended",
     "agent.forced",
     "manager.pass_failed",
+    "manager.preempts",
+    "manager.uses_pins",
     "operator.confirmed",
     "operator.gave_up",
     "shim.again",
