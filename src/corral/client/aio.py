@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from corral.client import calls, host, shapes
+from corral.client.ahead import Reservation
 from corral.client.calls import Call
 from corral.client.config import Connection, resolve
 from corral.client.errors import AnsweredNotFound
@@ -237,6 +238,22 @@ class AsyncClient:
     async def group_history(self, name: str) -> list[shapes.Event]:
         """Every change of it, oldest first."""
         return await self._ask(calls.group(name, "history"))
+
+    async def reservations(self, every: bool = False) -> list[Reservation]:
+        """Those that are not over, soonest first; `every`: all that were ever made, newest first."""
+        return await self._ask(calls.reservations(every))
+
+    async def reservation(self, name: str) -> Reservation:
+        return await self._ask(calls.reservation(name))
+
+    async def create_reservation(self, name: str, **fields: object) -> Reservation:
+        """Keep nodes free. Fields: begin, end or length, node (a list) or group with nodes, owner and project (lists:
+        whose sessions may start there), reason."""
+        return await self._ask(calls.create_reservation(name, fields))
+
+    async def delete_reservation(self, name: str) -> Reservation:
+        """Its nodes are for everybody again; the reservation as it was last."""
+        return await self._ask(calls.delete_reservation(name))
 
     async def quotas(self) -> list[shapes.Quota]:
         """Those that one falls under, and what is used of them; for administrators, all."""

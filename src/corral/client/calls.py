@@ -139,6 +139,22 @@ def act_on_group(name: str, verb: str) -> Call:
     return Call("POST", f"{_of_group(name)}/{verb}", repeatable=True)
 
 
+def reservations(every: bool) -> Call:
+    return get(f"{API}/reservations", {"every": "true"} if every else None)
+
+
+def reservation(name: str) -> Call:
+    return get(_of_reservation(name))
+
+
+def create_reservation(name: str, fields: Mapping[str, object]) -> Call:
+    return Call("POST", f"{API}/reservations", body=encode({"name": name, **fields}), headers=_JSON)
+
+
+def delete_reservation(name: str) -> Call:
+    return Call("DELETE", _of_reservation(name))
+
+
 def quota(name: str, what: str = "") -> Call:
     """The quota itself, or its `history`."""
     return get(_of_quota(name) + (f"/{what}" if what else ""))
@@ -196,6 +212,13 @@ def _of_group(name: str) -> str:
         raise NotFound("group_unknown", f"there is no resource group {name[:80]!r}; `corral group list` lists them",
                        subject=name[:80])  # fmt: skip
     return f"{API}/groups/{quote(name, safe='')}"
+
+
+def _of_reservation(name: str) -> str:
+    if name in LEADING_ELSEWHERE or "/" in name:
+        raise NotFound("no_such_reservation", f"there is no reservation {name[:80]!r}; `corral reservation list` shows "
+                       "them", subject=name[:80])  # fmt: skip
+    return f"{API}/reservations/{quote(name, safe='')}"
 
 
 def _of_quota(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from corral.client import calls, host, shapes
+from corral.client.ahead import Reservation
 from corral.client.calls import Call
 from corral.client.config import Connection, resolve
 from corral.client.errors import AnsweredNotFound
@@ -233,6 +234,22 @@ class Client:
     def group_history(self, name: str) -> list[shapes.Event]:
         """Every change of it, oldest first."""
         return self._ask(calls.group(name, "history"))
+
+    def reservations(self, every: bool = False) -> list[Reservation]:
+        """Those that are not over, soonest first; `every`: all that were ever made, newest first."""
+        return self._ask(calls.reservations(every))
+
+    def reservation(self, name: str) -> Reservation:
+        return self._ask(calls.reservation(name))
+
+    def create_reservation(self, name: str, **fields: object) -> Reservation:
+        """Keep nodes free. Fields: begin, end or length, node (a list) or group with nodes, owner and project (lists:
+        whose sessions may start there), reason."""
+        return self._ask(calls.create_reservation(name, fields))
+
+    def delete_reservation(self, name: str) -> Reservation:
+        """Its nodes are for everybody again; the reservation as it was last."""
+        return self._ask(calls.delete_reservation(name))
 
     def quotas(self) -> list[shapes.Quota]:
         """Those that one falls under, and what is used of them; for administrators, all."""

@@ -64,13 +64,13 @@ def no_such_reservation(name: str) -> NotFound:
                     "`corral reservation list` shows them", subject=name[:LONGEST_SHOWN])  # fmt: skip
 
 
-def conflicts(reads: Reads, found: Iterable[ReservationRow]) -> dict[str, list[str]]:
-    """By reservation, the sessions that hold room on its nodes and may still be there when it begins."""
+def conflicts(reads: Reads, found: Iterable[ReservationRow]) -> dict[tuple[str, int], list[Running]]:
+    """By name and version, the sessions that hold room on its nodes and may still be there when it begins."""
     all_ = list(found)
     nodes = {name for one in all_ for name in one.nodes}
     groups = sorted({node.group for node in reads.nodes(sorted(nodes)).values()}) if nodes else []
     running = reads.running(groups) if groups else []
-    return {one.name: [run.id for run in running if runs_into(run, one, reads.now)] for one in all_}
+    return {(one.name, one.version): [run for run in running if runs_into(run, one, reads.now)] for one in all_}
 
 
 def runs_into(run: Running, reservation: ReservationRow, now: float) -> bool:

@@ -77,7 +77,7 @@ class AheadRules:
         await play.exchange("n1", *(ready(token) for token in await play.tokens([short, endless, hers])))
         made = await reserve(store, nodes=("n1",), begins="+10m", projects=("p",))
         found = await store.read("look", lambda reads: reserving.conflicts(reads, [made]))
-        assert found == {"maint": [endless]}
+        assert {key: [run.id for run in runs] for key, runs in found.items()} == {("maint", 1): [endless]}
         assert (await play.session(endless)).phase is Phase.RUNNING
 
     @on_a_loop
