@@ -62,11 +62,32 @@ def test_round_robin_goes_on_from_pass_to_pass() -> None:
     nodes = [a_node(name)[0] for name in ("n1", "n2", "n3")]
     group = ResourceGroup("g", placement="round-robin")
     found: list[str] = []
+    blocked = Waiting("s0", 0, 1, 1, 0, "admin", "default", 0.0, a_shape(cpus=100))
     for number in range(7, 12):
         row = Waiting(f"s{number}", number, 1, 1, 0, "admin", "default", 0.0, a_shape())
-        plan = cycle(Snapshot(0.0, nodes, {}, [row], {"g": group}))
+        plan = cycle(Snapshot(0.0, nodes, {}, [blocked, row], {"g": group}, turns={"g": found[-1]} if found else {}))
         found += [rank.node for rank in plan.placements[0].ranks]
-    assert found == ["n2", "n3", "n1", "n2", "n3"]
+    assert found == ["n1", "n2", "n3", "n1", "n2"]
+    gone = Snapshot(0.0, nodes, {}, [row], {"g": group}, turns={"g": "n1a"})
+    assert [rank.node for rank in cycle(gone).placements[0].ranks] == ["n2"], "it left after it had its turn"
+
+
+@pytest.mark.parametrize("policy", sorted(PLACEMENTS))
+def test_nodes_where_it_went_wrong_are_last_and_never_barred(policy: str) -> None:
+    fleet = a_fleet(policy, *(a_node(name, 4, rack="r") for name in ("n1", "n2", "n3")))
+    for shunned, count in (({"n1", "n3"}, 1), ({"n2"}, 2), ({"n1", "n2"}, 3)):
+        placement = fleet.place(a_shape(nodes=count), (), shunned)
+        assert placement is not None
+        assert len({rank.node for rank in placement.ranks} - shunned) == min(count, 3 - len(shunned))
+        fleet.give_back(placement.ranks)
+    assert fleet.place(a_shape(cpus=5), (), {"n1"}) is None
+
+
+def test_a_fresh_node_of_another_group_comes_before_one_where_it_went_wrong() -> None:
+    (one, _), (two, _) = a_node("n1"), a_node("n2")
+    fleet = Fleet([one, replace(two, group="h")], {}, {"g": PLACEMENTS["pack"], "h": PLACEMENTS["pack"]}, 0.0)
+    anywhere = replace(a_shape(), group=None)
+    assert [fleet.place(anywhere, (), shunned).group for shunned in ({"n1"}, {"n2"}, set())] == ["h", "g", "g"]  # pyright: ignore
 
 
 def test_round_robin_gives_a_gang_the_next_nodes() -> None:

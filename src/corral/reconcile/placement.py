@@ -23,6 +23,7 @@ from corral.scheduling.cycle import cycle
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
 
@@ -92,6 +93,7 @@ def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bo
     placements = [_placement(session, placed, generation) for session, placed in fitting if session.id in taken]
     tx.hold(placements, by)
     tx.note_refusals(told)
+    _note_turns(tx, [placed for session, placed in fitting if session.id in taken])
     if claiming:
         tx.claim([kernel for placement in placements for kernel in placement.kernels], by)
     elif placements:
@@ -132,6 +134,12 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
             for place in own:
                 rooms[place.node].take(place)
     return fitting
+
+
+def _note_turns(tx: Tx, placements: Sequence[Placed]) -> None:
+    last = {placed.group: placed.ranks[-1].node for placed in placements}
+    groups = tx.groups() if last else {}
+    tx.had_turns({name: node for name, node in last.items() if name in groups and takes_turns(groups[name])})
 
 
 def _placeable(session: Session, placed: Placed, now: float) -> bool:

@@ -78,7 +78,7 @@ class _Pass:
     def _place(self, waiting: Waiting, policies: Mapping[str, Policies]) -> tuple[Refusal, ...] | None:
         """None: there is room for it, taken and counted. Else why there is none, which begins with the quotas that are
         in the way."""
-        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, waiting.ordinal, self._there)
+        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, self._there)
         mine = self._pinned.get(waiting.id, ())
         fleet.give_back(mine)
         answer = self._refusals(waiting, policies, fleet)
@@ -109,7 +109,7 @@ class _Pass:
         if told is not None:
             return told
         barred = self._admission.barred(waiting, policies)
-        while (found := fleet.place(waiting.shape, barred)) is not None:
+        while (found := fleet.place(waiting.shape, barred, waiting.shunned)) is not None:
             too_much = self._admission.take(waiting, found.group, found.ranks)
             if not too_much:
                 self.placements.append(Placed(waiting, found.group, found.ranks))
@@ -142,11 +142,13 @@ def _hides_more(id_: str, refusals: Mapping[str, tuple[Refusal, ...]]) -> bool:
     return id_ not in refusals or held_by_quota(refusals[id_])
 
 
-def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], turn: int = 0, kept: Fleet | None = None) -> Fleet:
+def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], kept: Fleet | None = None) -> Fleet:
     """The snapshot's nodes in arrays. What waits stands for what is to come."""
     placements = {name: chosen.placement for name, chosen in policies.items()}
     demand = Counter(one.shape for one in snapshot.waiting)
     if kept is None:
-        return Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand, turn)
-    kept.begin(placements, snapshot.now, demand, turn)
+        kept = Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand)
+    else:
+        kept.begin(placements, snapshot.now, demand)
+    kept.had_turns(snapshot.turns)
     return kept

@@ -15,7 +15,7 @@ and given back here. A manager's passes have the database's word instead: `updat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -102,14 +102,24 @@ class Fleet:
             if name in groups and (shape.group is None or shape.group == name)
         )
 
-    def place(self, shape: Shape, barred: Container[str] = ()) -> Placement | None:
-        """All ranks of a shape, within one group that is not barred to it, taken; or nothing."""
-        for name, group in self._groups.items():
-            if name not in barred and (shape.group is None or shape.group == name):
-                ranks = group.place(shape)
-                if ranks is not None:
-                    return Placement(name, ranks)
+    def place(
+        self, shape: Shape, barred: Container[str] = (), shunned: Collection[str] = frozenset()
+    ) -> Placement | None:
+        """All ranks of a shape, within one group that is not barred to it, taken; or nothing. Nodes that are shunned
+        come last: where it fits without them, it goes there."""
+        for avoided in (shunned, frozenset[str]()) if shunned else (shunned,):
+            for name, group in self._groups.items():
+                if name not in barred and (shape.group is None or shape.group == name):
+                    ranks = group.place(shape, avoided)
+                    if ranks is not None:
+                        return Placement(name, ranks)
         return None
+
+    def had_turns(self, last: Mapping[str, str]) -> None:
+        """In each group, which node was the last to be given something: policies that take turns begin after it."""
+        for name, node in last.items():
+            if name in self._groups:
+                self._groups[name].pool.had_turn(node)
 
     def fitting(self, shape: Shape) -> dict[str, Flags]:
         """The nodes of each group that it may go to, and that takes sessions, on which one node's ranks fit now."""
@@ -254,20 +264,27 @@ class _Group:
             standing.nowhere_at = stamp
         return True
 
-    def place(self, shape: Shape) -> tuple[RankPlace, ...] | None:
+    def place(self, shape: Shape, avoided: Collection[str] = ()) -> tuple[RankPlace, ...] | None:
         if self.scorer is None:
             return None
         standing = self.standing(shape)
         if standing.nowhere_at >= 0 and self._still_nowhere(standing):
             return None
         scores = self._refreshed(standing, self.scorer)
-        rows = self.scorer.choose(scores, shape.nodes)
+        rows = self.scorer.choose(self._without(scores, avoided), shape.nodes)
         if len(rows) < shape.nodes:
             if scores.max(initial=-np.inf) == -np.inf:
                 standing.fits_nowhere_now()
                 self._scored.pop(standing, None)
             return None
         return tuple(place for row in rows for place in self._ranks(row, standing, self.scorer))
+
+    def _without(self, scores: Floats, avoided: Collection[str]) -> Floats:
+        rows = [self.pool.row_of[name] for name in avoided if name in self.pool.row_of]
+        if rows:
+            scores = scores.copy()
+            scores[rows] = -np.inf
+        return scores
 
     def _refreshed(self, standing: Standing, scorer: Scorer) -> Floats:
         """The shape's scores, with every row that changed since they were made judged again."""

@@ -6,6 +6,7 @@ It knows amounts and what changed, never what is best: `standing` judges a shape
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
@@ -126,6 +127,10 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def had_turn(self, name: str) -> None:
+        """The turn is the next node's by name, whether this one is still there or not."""
+        self.turn = bisect_right(self.nodes, name, key=lambda node: node.name)
 
     def set_node(self, node: Node) -> None:
         """What is not room: state, labels, runtimes, epoch."""

@@ -62,6 +62,7 @@ class Waiting(NamedTuple):
     gpu_s: float = 0.0
     grace_s: int = 30
     room_by: float | None = None  # until then room is being made for it: nobody else is stopped
+    shunned: frozenset[str] = frozenset()  # nodes on which an earlier attempt failed, was lost or refused: last
 
 
 class Usage(NamedTuple):
@@ -128,7 +129,8 @@ class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
     may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them.
     `unread` are groups that ask who runs, in whose line nobody was refused yet: there nobody passes a head that is
-    refused now, and the next pass knows. `planned` are the starts that were planned by the pass before, by session."""
+    refused now, and the next pass knows. `turns` names the node of each group that takes turns which had the last one.
+    `planned` are the starts that were planned by the pass before, by session."""
 
     now: float
     nodes: Sequence[Node]
@@ -138,6 +140,7 @@ class Snapshot:
     last_read: Sequence[str] = ()
     usage: Sequence[Usage] = ()
     running: Sequence[Running] = ()
+    turns: Mapping[str, str] = field(default_factory=dict[str, str])
     pins: Sequence[Pin] = ()
     reservations: Sequence[Reservation] = ()
     quotas: Quotas = NO_QUOTAS

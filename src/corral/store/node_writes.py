@@ -40,6 +40,9 @@ class NodeWrites(Writes):
             self.hint(PLACE)
         return bool(changed)
 
+    def had_turns(self, last: Mapping[str, str]) -> None:
+        self._each(sql.HAD_TURN, [{"whose": group, "node": node} for group, node in sorted(last.items())])
+
     def drop_group(self, name: str) -> None:
         self._run(sql.DROP_GROUP, name=name)
 

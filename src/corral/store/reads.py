@@ -13,6 +13,7 @@ from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.session import Kernel, Session
 from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
+from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.store import rows, running, sql, waiting
 from corral.store.connection import Connection
@@ -214,6 +215,9 @@ class SqlReads:
     def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
         return waiting.usage(self._rows, groups, self.now)
 
+    def turns(self) -> dict[str, str]:
+        return {row[0]: row[1] for row in self._rows(sql.TURNS)}
+
     def running(self, groups: Sequence[str]) -> list[Running]:
         return running.running(self._rows, groups, self.now)
 
@@ -231,6 +235,7 @@ class SqlReads:
             waiting=line,
             groups=groups,
             last_read=last_read,
+            turns=self.turns() if any(map(takes_turns, groups.values())) else {},
             usage=waiting.usage(self._rows, list(groups.values()), self.now) if line else (),
             running=self.running(who.groups),
             unread=who.unread,

@@ -351,6 +351,8 @@ usage = Table(
     Column("gpu_s", Double, nullable=False),
     _time("at", nullable=False),
 )
+# In a group whose placement takes turns: the node that was given something last.
+turn = Table("turn", metadata, Column("grp", Text, primary_key=True), _text("node"))
 blob = Table(
     "blob",
     metadata,

@@ -273,6 +273,14 @@ SELECT node, NULL FROM pin WHERE owner @in(ids)
 UNION
 SELECT NULL, preempted_for FROM session WHERE id @in(ids) AND preempted_for IS NOT NULL AND phase <> 'ended'"""
 MAKING_WAY = "SELECT id FROM session WHERE phase = 'stopping' AND phase <> 'ended' AND preempted_for = :id ORDER BY id"
+TURNS = "SELECT grp, node FROM turn ORDER BY grp"
+HAD_TURN = """
+INSERT INTO turn (grp, node) VALUES (:whose, :node) ON CONFLICT (grp) DO UPDATE SET node = excluded.node"""
+# Where earlier attempts of these sessions went wrong in a way that may be the node's fault.
+WENT_WRONG = """
+SELECT DISTINCT k.session, k.node FROM kernel k JOIN session s ON s.id = k.session AND k.attempt < s.attempt
+WHERE k.session @in(ids) AND (k.refused_code IS NOT NULL OR k.failed_code IS NOT NULL
+  OR k.exit_class IN ('user', 'infra', 'lost') OR k.certificate IN ('node_rebooted', 'operator'))"""
 ATTAINED = f"""
 SELECT h.session, SUM(h.cpu_milli / 1000.0 * (h.released_at - h.held_at)),
     SUM({GPU_MILLI} / 1000.0 * (h.released_at - h.held_at))

@@ -79,6 +79,11 @@ def _add_attained(ask: Rows, found: dict[str, Waiting]) -> None:
     again = [one.id for one in found.values() if one.attempt > 1]
     for id_, cpu_s, gpu_s in ask(sql.ATTAINED, ids=again) if again else ():
         found[id_] = found[id_]._replace(cpu_s=float(cpu_s or 0), gpu_s=float(gpu_s or 0))
+    wrong: defaultdict[str, set[str]] = defaultdict(set)
+    for id_, node in ask(sql.WENT_WRONG, ids=again) if again else ():
+        wrong[id_].add(node)
+    for id_, names in wrong.items():
+        found[id_] = found[id_]._replace(shunned=frozenset(names))
 
 
 def usage(ask: Rows, groups: Sequence[ResourceGroup], now: float) -> list[Usage]:

@@ -131,6 +131,11 @@ def policies_of(group: ResourceGroup) -> Policies:
     return Policies(order, partial(placement, **own) if own else placement, options)
 
 
+def takes_turns(group: ResourceGroup) -> bool:
+    """Whether its placement may hang on which node was given something last."""
+    return group.placement == "round-robin" or group.placement not in PLACEMENTS
+
+
 def needs_of(group: ResourceGroup) -> frozenset[Need]:
     """What a pass must read for the group; of one whose policies are broken nothing more than for fifo."""
     try:

@@ -34,22 +34,21 @@ class Spread(Scorer):
 
 
 class RoundRobin(Scorer):
-    """Each node in turn, in name order, from the one after the last that was taken. A pass remembers nothing of the one
-    before it: it begins at the node whose turn it is by the number of the first session that it tries."""
+    """Each node in turn, in name order, from the one after the last that was given a session, by whatever pass."""
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         super().__init__(pool, demand)
         self.begin()
 
     def begin(self) -> None:
-        self.next_row = self.pool.turn % max(len(self.pool), 1)
+        self.next_row: int | None = None
 
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         return np.zeros(len(self.pool.room[rows]))
 
     def choose(self, scores: Floats, count: int) -> Sequence[int]:
         fitting = np.flatnonzero(scores > -np.inf)
-        turn = int(np.searchsorted(fitting, self.next_row))
+        turn = int(np.searchsorted(fitting, self.pool.turn if self.next_row is None else self.next_row))
         chosen = np.roll(fitting, -turn)[:count].tolist()
         if len(chosen) == count:
             self.next_row = chosen[-1] + 1

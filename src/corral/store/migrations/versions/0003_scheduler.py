@@ -19,6 +19,8 @@ def upgrade() -> None:
     _add_preemption()
     _index("event_of_group", "event", ["grp", "seq"], "grp IS NOT NULL")
     _index("session_waiting", "session", ["shape", "ordinal"], "phase = 'pending' AND after_open = 0")
+    columns = (sa.Column("grp", sa.Text, nullable=False), sa.Column("node", sa.Text, nullable=False))
+    op.create_table("turn", *columns, sa.PrimaryKeyConstraint("grp"))
 
 
 def _index(name: str, table: str, columns: list[str], condition: str) -> None:
@@ -47,6 +49,7 @@ def _add_preemption() -> None:
 
 
 def downgrade() -> None:
+    op.drop_table("turn")
     _index("session_waiting", "session", ["shape", "ordinal"], "phase = 'pending'")
     _index("event_of_group", "event", ["grp", "id"], "grp IS NOT NULL")
     op.drop_index("pin_of", "pin")

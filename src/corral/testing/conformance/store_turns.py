@@ -1,0 +1,67 @@
+"""What one pass leaves for the next to know of nodes: whose turn it was, and where an attempt went wrong."""
+
+from __future__ import annotations
+
+from corral.model.node import ResourceGroup
+from corral.ports import Store
+from corral.reconcile import groups
+from corral.testing.builders import BY, Play, noted, refused, spec, whole_run
+from corral.testing.conformance.loop import on_a_loop
+
+NODES = ("n1", "n2", "n3")
+
+
+async def joined(store: Store, placement: str) -> Play:
+    group = ResourceGroup("default", placement=placement)
+    await store.tx("create", lambda tx: groups.create(tx, group, "user:admin"))
+    play = Play(store)
+    for name in NODES:
+        await play.join(name, cpus=4)
+    return play
+
+
+class TurnRules:
+    @on_a_loop
+    async def test_turns_go_on_from_pass_to_pass_though_the_head_of_the_line_stands(self, store: Store) -> None:
+        play = await joined(store, "round-robin")
+        await play.submit(spec(cpus=3, nodes=3), spec(cpus=3, nodes=3))
+        assert await play.place() == 1
+        found: list[str] = []
+        for _ in range(4):
+            (id_,) = await play.submit(spec(memory_mib=1))
+            assert await play.place() == 1
+            (kernel,) = await play.kernels(id_)
+            found.append(kernel.node)
+            await play.cancel(id_)
+        assert found == ["n1", "n2", "n3", "n1"], "the gang had the turns of all three"
+        assert (await store.read("turns", lambda reads: reads.snapshot(1))).turns == {"default": "n1"}
+
+    @on_a_loop
+    async def test_no_turn_is_noted_where_none_is_taken(self, store: Store) -> None:
+        play = await joined(store, "pack")
+        await play.submit_and_claim(spec())
+        assert await store.read("turns", lambda reads: reads.turns()) == {}
+
+    @on_a_loop
+    async def test_a_node_on_which_an_attempt_went_wrong_is_last(self, store: Store) -> None:
+        play = await joined(store, "pack")
+        (id_,) = await play.submit_and_claim(spec(retries=5))
+        went: list[str] = []
+        for number in range(3):
+            (kernel,) = await play.kernels(id_)
+            went.append(kernel.node)
+            await play.exchange(kernel.node)
+            wrong = [refused(kernel.token)] if number == 1 else whole_run(kernel.token, code=1)
+            await play.exchange(kernel.node, *wrong)
+            session = await play.session(id_)
+            assert (session.phase, session.attempt) == ("pending", number + 2)
+            at_once = noted(session, not_before=0.0)
+            await store.tx("at once", lambda tx, at_once=at_once: tx.write([at_once], BY))
+            (waits,) = (await store.read("snapshot", lambda reads: reads.snapshot(8))).waiting
+            assert waits.shunned == set(went)
+            await store.tx("open", lambda tx: tx.back_off(went[-1], 0.0))
+            assert await play.place() == 1
+            await play.claim()
+        assert went == list(NODES)
+        (kernel,) = await play.kernels(id_)
+        assert kernel.node in ("n1", "n3"), "they are last, and not barred; n2 is still backing off"
