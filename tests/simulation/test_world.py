@@ -34,7 +34,7 @@ SEEDS_AT_ONCE, MOST_SEEDS = 200, 4000
 SLOW = {"horizon_is_forgotten", "late_registrations_count"}
 TRANSACTIONS = (
     "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
-    "count usage",
+    "count usage", "unfold arrays",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
 )  # fmt: skip
 CPUS = len(os.sched_getaffinity(0))

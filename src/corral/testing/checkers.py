@@ -20,6 +20,7 @@ from corral.model.invariants import check, compare, gather
 from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.session import Certificate, Result, Session, parse_token
 from corral.model.spec import OutcomeRule
+from corral.reconcile.arrays import WINDOW
 from corral.scheduling.cycle import cycle
 from corral.testing.checkers_way import MakingWay
 from corral.testing.sim_store import SimDatabase
@@ -239,15 +240,17 @@ class Checkers:
         reads = self.database.reads()
         ids = [row[0] for row in self._rows("SELECT id FROM session WHERE phase <> 'ended' ORDER BY ordinal")]
         sessions = reads.sessions(ids)
-        if not sessions:
-            return []
+        due = [f"array {id_} has members whose turn has come" for id_ in reads.arrays_due(WINDOW, len(ids) + SHOWN)]
+        if not sessions or due:
+            return due
+        turns = reads.still_dependent(ids)  # of an array, and who is before them waits for a true reason
         waits = {id_ for id_, session in sessions.items() if session.phase is Phase.PENDING}
         fitting = {placed.session.id for placed in cycle(reads.snapshot(1000)).placements}
         refused = reads.refusals(waits)
         found: list[str] = []
         for id_, session in sessions.items():
             held = id_ in waits and session.wanted == "hold"
-            true_reason = id_ in waits and id_ not in fitting and bool(refused.get(id_))
+            true_reason = id_ in turns or (id_ in waits and id_ not in fitting and bool(refused.get(id_)))
             if session.not_before > self.database.now() or not (held or true_reason):
                 found.append(self.story(session))
         return found
@@ -272,6 +275,9 @@ class Checkers:
     def _acknowledged_is_kept(self) -> Iterator[tuple[str, str]]:
         """SE2, CB3: what was acknowledged is there, once."""
         rows = self._rows("SELECT idempotency_key, id, phase FROM session")
+        rows += self._rows(
+            "SELECT idempotency_key, id, CASE WHEN ended_at IS NULL THEN 'live' ELSE 'ended' END FROM session_array"
+        )
         by_key = {row[0]: row[1] for row in rows if row[0] is not None}
         phases = {row[1]: row[2] for row in rows}
         for key, id_ in self.told.keys.items():
@@ -280,8 +286,9 @@ class Checkers:
         for key in by_key.keys() - self.told.asked_keys:
             yield "SE2", f"nobody asked for {key}"
         for id_ in self.told.cancelled:
-            if phases.get(id_) != Phase.ENDED:
-                yield "CB3", f"the cancel of {id_} was acknowledged; it is {phases.get(id_)}"
+            phase = phases.get(id_) or phases.get(id_.partition("[")[0])  # who ended with its array may have no row
+            if phase != Phase.ENDED:
+                yield "CB3", f"the cancel of {id_} was acknowledged; it is {phase}"
 
     def _results_are_true(self) -> Iterator[tuple[str, str]]:
         """KE5: what the ledger says of an end is what the node wrote, and what the node wrote is in the ledger."""

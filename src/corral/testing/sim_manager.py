@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from corral import wire
+from corral.model.array import Array
 from corral.model.faults import Fault, Invalid, Unavailable
+from corral.model.lifecycle import Wanted
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Tx, node_channel
-from corral.reconcile import exchange, intents
+from corral.reconcile import arrays, exchange, intents
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
 from corral.scheduling.plan import Plan, check
@@ -95,7 +97,7 @@ class SimManager:
         for wrong in (*check(snapshot, plan), *check_preemptions(snapshot, plan)):
             self.process.loop.violate(f"PLAN: {wrong}")
         owners = {pin.owner for pin in snapshot.pins}
-        if plan.preemptions:
+        if any(one.victims for one in plan.preemptions):
             self.process.sometimes("manager.preempts")
         if any(placed.session.id in owners for placed in plan.placements):
             self.process.sometimes("manager.uses_pins")
@@ -160,7 +162,7 @@ class SimManager:
         sessions = await self.store.tx(call.what, self._intent(call))
         return Answer(sessions=[_shown(session) for session in sessions])
 
-    def _intent(self, call: Call) -> Callable[[Tx], list[Session]]:
+    def _intent(self, call: Call) -> Callable[[Tx], list[Session | Array]]:
         id_, by = call.session, f"user:{call.owner}"
         if call.what == "submit":
             ids = [self.process.session_id() for _ in call.specs]
@@ -168,17 +170,26 @@ class SimManager:
                 NewSession(id_, spec, call.owner, key, digest=wire.spec_to_json(spec))
                 for id_, spec, key in zip(ids, call.specs, call.keys, strict=True)
             ]
-            return lambda tx: intents.submit(tx, new, by)
-        if call.what == "requeue":
-            new_id = self.process.session_id()
-            return lambda tx: [intents.requeue(tx, id_, new_id, by)]
-        if call.what == "update":
-            return lambda tx: [intents.update(tx, id_, by, **call.values)]
-        single = {"cancel": intents.cancel, "hold": intents.hold, "release": intents.release}
-        return lambda tx: [single[call.what](tx, id_, by)]
+            return lambda tx: intents.submit_all(tx, new, by)
+        new_id = self.process.session_id() if call.what == "requeue" else ""
+        return lambda tx: [_asked(tx, arrays if tx.arrays([id_]) else intents, call, new_id, by)]
 
 
-def _shown(session: Session) -> Shown:
+def _asked(tx: Tx, whom: Any, call: Call, new_id: str, by: str) -> Session | Array:
+    """What is asked of one session, or of all members of an array: the two modules have the same verbs."""
+    if call.what == "requeue":
+        return whom.requeue(tx, call.session, new_id, by)
+    if call.what == "update":
+        return whom.update(tx, call.session, by, **call.values)
+    return {"cancel": whom.cancel, "hold": whom.hold, "release": whom.release}[call.what](tx, call.session, by)
+
+
+def _shown(session: Session | Array) -> Shown:
+    if isinstance(session, Array):
+        live = "stopping" if session.wanted is Wanted.STOP else "pending"
+        phase = live if session.ended_at is None else "ended"
+        outcome = session.outcome and session.outcome.value
+        return Shown(id=session.id, phase=phase, wanted=session.wanted.value, attempt=1, outcome=outcome)
     return Shown(
         id=session.id,
         phase=session.phase.value,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
+from corral.model.array import Indices, indices_of, member_id
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import OutcomeRule, SessionSpec
 from corral.testing.network import NetworkError
@@ -83,6 +84,8 @@ class User:
         self._chance = random.Random(f"{seed}:{process.name}")
         self._urgency = random.Random(f"{seed}:{process.name}:urgency")
         self._preempting = site.preempting
+        self._arrays = random.Random(f"{seed}:{process.name}:arrays")
+        self._indices: dict[str, Indices] = {}
         self.sessions: list[str] = []
 
     async def submit(self, specs: list[SessionSpec], keys: list[str]) -> None:
@@ -92,7 +95,9 @@ class User:
         answer = await self._ask(call, patient=True)
         if answer is None:
             return
-        for key, shown in zip(keys, answer.sessions, strict=True):
+        for key, spec, shown in zip(keys, specs, answer.sessions, strict=True):
+            if spec.array is not None:
+                self._indices[shown.id] = indices_of(spec.array)
             known = self.told.keys.setdefault(key, shown.id)
             if known != shown.id:
                 self.process.loop.violate(f"SE2: submit {key} was answered as {known} and as {shown.id}")
@@ -106,6 +111,8 @@ class User:
         await self.ask_of(self._chance.choice(("cancel", "hold", "hold", "requeue", "update")), session)
 
     async def ask_of(self, what: str, session: str) -> None:
+        if what != "release" and (name := self._one_member(session)) is not None:
+            session = name
         values: dict[str, int] = {}
         if what == "update":
             values = self._chance.choice(({"priority": 5}, {"time_limit_s": 4}, {"time_limit_s": 60}))
@@ -116,6 +123,15 @@ class User:
             if shown.phase != "ended" and (shown.wanted, shown.phase) != ("stop", "stopping"):
                 self.process.loop.violate(f"CB2: the cancel of {session} was answered with {shown}")
             self.told.cancelled.setdefault(session, shown.phase)
+
+    def _one_member(self, session: str) -> str | None:
+        """Of an array, in half of the cases one of its members, which may have no row yet."""
+        indices = self._indices.get(session)
+        if indices is None or self._arrays.random() < 0.5:
+            return None
+        name = member_id(session, indices.at(self._arrays.randrange(indices.size)))
+        self.sessions.append(name)
+        return name
 
     async def confirm_dead(self, node: str) -> bool:
         return await self._ask(Call(what="confirm_dead", session=node), patient=False) is not None
@@ -160,7 +176,7 @@ class User:
         while number < count:
             await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
-            specs = [self._urged(draw_spec(chance, nodes, number + offset)) for offset in range(bulk)]
+            specs = [self._urged(self._many(draw_spec(chance, nodes, number + offset))) for offset in range(bulk)]
             keys = [f"{self.process.name}-{number + offset}" for offset in range(bulk)]
             number += bulk
             twins = 2 if chance.random() < 0.15 else 1  # a hurried user asks twice at once
@@ -171,6 +187,12 @@ class User:
             if self.sessions:
                 session = chance.choice(self.sessions)
                 self.process.spawn(self.ask_of(chance.choice(ASKED_LATER), session), name="ask")
+
+    def _many(self, spec: SessionSpec) -> SessionSpec:
+        """Now and then not one of it, but an array."""
+        if self._arrays.random() < 0.9:
+            return spec
+        return replace(spec, array=self._arrays.choice(("0-3", "0-5%2", "2-8:3%1", "0-6%3")))
 
     def _urged(self, spec: SessionSpec) -> SessionSpec:
         """Where sessions may be stopped for others: with a priority, and a word on whether it may be."""
