@@ -151,7 +151,7 @@ def test_equal_requests_that_cannot_fit_are_tried_once(monkeypatch) -> None:
     tried: list[object] = []
     real = fleet_module.Fleet.place
     monkeypatch.setattr(
-        fleet_module.Fleet, "place", lambda fleet, shape, barred: tried.append(shape) or real(fleet, shape)
+        fleet_module.Fleet, "place", lambda fleet, shape, *more: tried.append(shape) or real(fleet, shape)
     )
     plan = cycle(a_snapshot([a_spec(9)] * 500))
     assert len(plan.refusals) == 500 and len(tried) == 1
