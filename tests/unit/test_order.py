@@ -335,6 +335,20 @@ def test_options_are_stored_in_one_form() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "stored"),
+    [("room", "room"), (" rack , room ", "rack,room"), ("", None), ("rack,,room", None), ("rack,rack", None),
+     (",".join("abcdefghi"), None), (5, None), ("a b", None)],
+)  # fmt: skip
+def test_labels_that_make_nodes_near(given: object, stored: str | None) -> None:
+    group = ResourceGroup("g", placement="topology", placement_options={"label": given})
+    if stored is None:
+        with pytest.raises(Invalid, match="label"):
+            checked_group(group)
+    else:
+        assert checked_group(group).placement_options == {"label": stored}
+
+
+@pytest.mark.parametrize(
     ("order", "options", "code"),
     [
         ("fifo", {"ageing": 1}, "unknown_option"),

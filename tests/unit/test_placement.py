@@ -1,7 +1,9 @@
 """What each placement policy prefers, on fleets small enough to see why."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.policies.guarded import guarded
+from corral.scheduling.policies.score import PLACEMENTS, Pack
+from corral.scheduling.policies.topology import Topology
 from corral.scheduling.policies.usefulness import STEP_MILLI, STEPS, Usefulness
 from corral.scheduling.pool import Pool
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
@@ -167,6 +171,87 @@ def test_topology_spans_as_few_racks_as_will_do() -> None:
 def test_topology_packs_what_fits_one_node() -> None:
     fleet = a_fleet("topology", a_node("n1", 8), a_node("n2", 4))
     assert went(fleet, a_shape(), a_shape(cpus=4), a_shape()) == ["n1", "n1", "n1"]
+
+
+def halls(**racks_of: tuple[int, ...]) -> list[tuple[Node, list[Device]]]:
+    """Nodes of one CPU: in each room racks of so many."""
+    return [
+        (replace(node, name=f"{room}{node.name}", labels={"rack": f"{room}{node.labels['rack']}", "room": room}), [])
+        for room, sizes in racks_of.items()
+        for node, _ in racks(*sizes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "label", "expected"),
+    [
+        (2, "rack,room", ["ub0", "ub1"]),
+        (4, "rack,room", ["ua0", "ua1", "ua2", "ua3"]),
+        (5, "rack,room", ["va0", "va1", "va2", "vb0", "vb1"]),
+        (7, "rack,room", ["ua0", "ua1", "ua2", "ua3", "ub0", "ub1", "uc0"]),
+        (8, "rack,room", ["ua0", "ua1", "ua2", "ua3", "ub0", "ub1", "uc0", "va0"]),
+        (5, "room", ["va0", "va1", "va2", "vb0", "vb1"]),
+        (4, "rack", ["ua0", "ua1", "ua2", "ua3"]),
+        (6, "rack", ["ua0", "ua1", "ua2", "ua3", "ub0", "ub1"]),
+        (3, "no-such-label", ["ua0", "ua1", "ua2"]),
+    ],
+)
+def test_topology_knows_several_levels(nodes: int, label: str, expected: list[str]) -> None:
+    made = halls(u=(4, 2, 1), v=(3, 3))
+    policy = partial(Topology, label=label)
+    fleet = Fleet([node for node, _ in made], {}, {"g": policy}, 0.0)
+    assert went(fleet, a_shape(nodes=nodes)) == expected
+
+
+def idle(*indices: int) -> Fleet:
+    node, devices = a_node("n1", 64, gpus=8)
+    busy = [replace(one, used_milli=0 if one.index in indices else 1000) for one in devices]
+    return Fleet([node], {"n1": busy}, {"g": PLACEMENTS["topology"]}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("there", "count", "expected"),
+    [
+        ((0, 1, 2, 3, 4, 5, 6, 7), 2, [0, 1]),
+        ((1, 2, 4, 5), 2, [4, 5]),  # 1 and 2 are of two pairs
+        ((0, 1, 2, 3, 6, 7), 2, [6, 7]),  # the four stays whole
+        ((0, 1, 2, 3, 6, 7), 4, [0, 1, 2, 3]),
+        ((0, 3, 5), 2, [0, 3]),  # in one four
+        ((2, 3, 4, 5), 4, [2, 3, 4, 5]),
+        ((0, 2, 3, 4, 7), 3, [0, 2, 3]),
+        ((0, 1, 2, 3, 5, 6, 7), 1, [5]),  # whose neighbour is busy already
+        ((3, 4), 2, [3, 4]),
+        ((0, 1, 2, 3, 4, 5, 6, 7), 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_topology_takes_neighbouring_gpus(there: tuple[int, ...], count: int, expected: list[int]) -> None:
+    placement = idle(*there).place(a_shape(GpuRequest(count)))
+    assert placement is not None
+    assert [grant.uuid for grant in placement.ranks[0].grants] == [f"n1/{index}" for index in expected]
+
+
+def test_ranks_of_a_node_get_neighbours_each() -> None:
+    placement = idle(*range(8)).place(a_shape(GpuRequest(2), ranks=3))
+    assert placement is not None
+    assert [[grant.uuid[-1] for grant in rank.grants] for rank in placement.ranks] == [
+        ["0", "1"],
+        ["2", "3"],
+        ["4", "5"],
+    ]
+
+
+@pytest.mark.parametrize("chosen", [[0], [0, 0], [0, 9], [1, 0, 2], None])
+def test_a_strange_policys_choice_of_gpus_is_held_to_what_is_idle(chosen: list[int] | None) -> None:
+    class Strange(Pack):
+        def devices(self, row: int, columns: Sequence[int], count: int) -> Sequence[int]:
+            return chosen  # pyright: ignore[reportReturnType]
+
+    noted: list[str] = []
+    node, devices = a_node("n1", gpus=4)
+    fleet = Fleet([node], {"n1": devices}, {"g": guarded(Strange, noted.append)}, 0.0)
+    placement = fleet.place(a_shape(GpuRequest(2)))
+    assert placement is not None and [grant.uuid for grant in placement.ranks[0].grants] == ["n1/0", "n1/1"]
+    assert len(noted) == 1
 
 
 def test_ranks_on_one_node_each_see_what_those_before_took() -> None:

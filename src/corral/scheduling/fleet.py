@@ -331,9 +331,9 @@ class _Group:
             return ()
         columns = standing.usable(row)
         if need.whole:
+            columns = scorer.devices(row, columns, need.gpus)
             return tuple(
-                Grant(devices[column].uuid, WHOLE_GPU_MILLI, devices[column].capacity_mib)
-                for column in columns[: need.gpus]
+                Grant(devices[column].uuid, WHOLE_GPU_MILLI, devices[column].capacity_mib) for column in columns
             )
         column = columns[0] if len(columns) == 1 else scorer.device(row, columns, standing.shape)
         vram = int(need.vram_mib[self.pool.kind[row, column]])

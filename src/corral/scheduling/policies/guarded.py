@@ -38,6 +38,9 @@ class _Guarded(Scorer):
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
         return self._ask(lambda: self._device(row, columns, shape), columns[0])
 
+    def devices(self, row: int, columns: Sequence[int], count: int) -> Sequence[int]:
+        return self._ask(lambda: self._devices(row, columns, count), columns[:count])
+
     def _scores(self, rows: Rows | slice, shape: Shape, count: int) -> Floats:
         scores = np.asarray(self._policy().score(rows, shape), dtype=float)
         if scores.shape != (count,) or not np.isfinite(scores).all():
@@ -56,6 +59,12 @@ class _Guarded(Scorer):
         if column not in columns:
             raise ValueError("it chose a device without room")
         return column
+
+    def _devices(self, row: int, columns: Sequence[int], count: int) -> Sequence[int]:
+        chosen = [int(column) for column in self._policy().devices(row, columns, count)]
+        if len(chosen) != count or len(set(chosen)) < count or not set(chosen) <= set(columns):
+            raise ValueError("it chose devices that are not idle, one twice, or not as many as were asked for")
+        return chosen
 
     def _policy(self) -> Scorer:
         if self._inner is None:

@@ -14,8 +14,10 @@ from typing import Any, cast
 
 from corral.model.faults import Invalid
 from corral.model.resources import parse_duration_s
+from corral.model.spec import LABEL_KEY
 
 MOST_WEIGHTS = 1000
+MOST_LABELS = 8
 LEAST_WEIGHT, GREATEST_WEIGHT = 1e-6, 1e9
 LONGEST_NAME = 256
 LONGEST_SHOWN = 80
@@ -25,6 +27,7 @@ class Kind(StrEnum):
     NUMBER = "number"
     DURATION = "duration"  # seconds, or text like `7d`
     CHOICE = "choice"
+    LABELS = "labels"  # names of labels, like `rack` or `rack,room`
     WEIGHTS = "weights"  # a mapping of names to numbers, or text like `ann:2,bob:1`
 
 
@@ -103,6 +106,8 @@ def _value(option: Option, value: object, what: str, name: str) -> Any:
         if value in option.choices:
             return value
         raise _bad(what, value, f"one of {', '.join(option.choices)}", name)
+    if option.kind is Kind.LABELS:
+        return _labels(value, what, name)
     return _weights(value, what, name)
 
 
@@ -130,6 +135,13 @@ def _seconds(value: object) -> float | None:
         return float(parse_duration_s(value))
     except Invalid:
         return None
+
+
+def _labels(value: object, what: str, name: str) -> str:
+    keys = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
+    if not 0 < len(keys) <= MOST_LABELS or len(set(keys)) < len(keys) or not all(map(LABEL_KEY.match, keys)):
+        raise _bad(what, value, f"at most {MOST_LABELS} names of labels, like rack or rack,room", name)
+    return ",".join(keys)
 
 
 def _weights(value: Any, what: str, name: str) -> dict[str, float]:

@@ -53,6 +53,10 @@ class Scorer(ABC):
         """Which of the devices (columns) with room for a share gets it."""
         return tightest(self.pool, row, columns)
 
+    def devices(self, row: int, columns: Sequence[int], count: int) -> Sequence[int]:
+        """Which of the idle devices (columns) a rank gets that asks for so many."""
+        return columns[:count]
+
 
 PlacementPolicy = Callable[[Pool, Demand], Scorer]
 
