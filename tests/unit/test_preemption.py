@@ -3,16 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.places import Grant, RankPlace
-from corral.scheduling.plan import Plan, Preemption, check
-from corral.scheduling.preemption import MAX_CLAIMANTS, with_preemptions
+from corral.scheduling.plan import Plan, check
+from corral.scheduling.preemption import MAX_CLAIMANTS
+from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Waiting, shape_of
 
 NOW = 10_000.0
@@ -83,11 +82,13 @@ def a_picture(
 def planned(snapshot: Snapshot) -> Plan:
     plan = cycle(snapshot)
     assert check(snapshot, plan) == []
+    assert check_preemptions(snapshot, plan) == []
     return plan
 
 
 def stopped(snapshot: Snapshot) -> dict[str, list[str]]:
-    return {one.claimant.id: sorted(victim.id for victim in one.victims) for one in planned(snapshot).preemptions}
+    preemptions = planned(snapshot).preemptions
+    return {one.claimant.id: sorted(victim.id for victim in one.victims) for one in preemptions if one.victims}
 
 
 def test_the_weaker_one_is_stopped_and_the_claimant_is_not_placed_yet() -> None:
@@ -129,8 +130,8 @@ def test_who_says_so_may_be_stopped_where_others_may_not() -> None:
 def test_nobody_is_stopped_for_who_fits_or_for_nothing() -> None:
     assert stopped(a_picture([waiting("c", a_spec(2), 5)], [running("v", a_rank(cpus=6))])) == {}
     assert stopped(a_picture([waiting("c", a_spec(9), 5)], [running("v", a_rank(cpus=8))])) == {}
-    assert stopped(a_picture([waiting("c", a_spec(8), 5)], [running("v", a_rank(cpus=4)),
-                                                            running("w", a_rank(cpus=4), priority=5)])) == {}  # fmt: skip
+    held = [running("v", a_rank(cpus=4)), running("w", a_rank(cpus=4), priority=5)]
+    assert stopped(a_picture([waiting("c", a_spec(8), 5)], held)) == {}
 
 
 def test_least_lost_work_and_no_more_than_are_in_the_way() -> None:
@@ -199,7 +200,7 @@ def test_nobody_else_is_stopped_while_others_stop_for_it() -> None:
     held = [going, running("w", a_rank(cpus=4))]
     snapshot = a_picture([waiting("c", a_spec(4), 5, room_by=NOW + 30)], held)
     plan = planned(snapshot)
-    assert plan.preemptions == ()
+    assert not [one for one in plan.preemptions if one.victims]
     told = plan.refusals["c"][0]
     assert (told.code, told.counts) == ("preempting", {"sessions": 1})
     assert told.message == "preempting: 1 session stops for it; room is expected by 1970-01-01T02:47:10Z"
@@ -219,7 +220,8 @@ def test_a_pin_is_room_for_its_owner_alone() -> None:
     assert [placed.session.id for placed in planned(alone).placements] == ["c"]
     other = a_picture([waiting("d", a_spec(8), 9)], [], pins=[pin])
     plan = planned(other)
-    assert plan.placements == () and plan.preemptions == ()
+    assert plan.placements == ()
+    assert plan.preemptions == ()
     assert [(why.code, why.counts) for why in plan.refusals["d"]] == [("pinned", {"nodes": 1})]
     both = a_picture([waiting("d", a_spec(8), 9), waiting("c", a_spec(8), 5, 1, room_by=NOW + 5)], [], pins=[pin])
     assert [placed.session.id for placed in planned(both).placements] == ["c"]

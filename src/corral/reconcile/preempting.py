@@ -26,7 +26,8 @@ ROOM_MARGIN_S = 30.0  # beside the longest grace: the node has to hear of it, to
 
 async def preempt_all(store: Store, planned: Sequence[Preemption], by: str) -> int:
     """Carry out what still holds of these, each by itself: how many."""
-    return sum([await store.tx("preempt", lambda tx, one=one: preempt(tx, one, by)) for one in planned])
+    real = [one for one in planned if one.victims]
+    return sum([await store.tx("preempt", lambda tx, one=one: preempt(tx, one, by)) for one in real])
 
 
 def preempt(tx: Tx, planned: Preemption, by: str) -> bool:

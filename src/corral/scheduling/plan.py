@@ -51,7 +51,8 @@ class PlannedStart(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """These are to be stopped, so that the claimant finds room; `ranks` is where."""
+    """These are to be stopped, so that the claimant finds room; `ranks` is where. Without victims: it waits for room
+    that comes free anyway."""
 
     claimant: Waiting
     victims: tuple[Running, ...]

@@ -49,8 +49,7 @@ def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
         if offers:
             best = min(offers, key=lambda offer: (offer.cost, offer.group))
             grounds[best.group].accept(claimant, best)
-            if best.victims:
-                chosen.append(Preemption(claimant, best.victims, best.group, best.ranks))
+            chosen.append(Preemption(claimant, best.victims, best.group, best.ranks))
         if tries >= MAX_CLAIMANTS:
             break
     return replace(plan, preemptions=tuple(chosen))

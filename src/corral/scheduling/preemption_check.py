@@ -37,8 +37,6 @@ def _of_claimant(snapshot: Snapshot, plan: Plan, one: Preemption) -> Iterator[st
         yield "others stop for it already"
     if one.claimant.shape.group not in (None, one.group):
         yield f"group {one.group} is not the one it asked for"
-    if not one.victims:
-        yield "nobody would stop"
 
 
 def _of_victims(snapshot: Snapshot, one: Preemption) -> Iterator[str]:
