@@ -67,6 +67,9 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._sessions = Gauge("corral_sessions", "Sessions by phase", ["phase"], registry=registry)
         self._nodes = Gauge("corral_nodes", "Nodes by state", ["state"], registry=registry)
+        of_quota = ["quota", "what"]
+        self._used = Gauge("corral_quota_used", "What is held under a quota", of_quota, registry=registry)
+        self._limits = Gauge("corral_quota_limit", "What may be held under a quota", of_quota, registry=registry)
         self._ticks = Gauge("corral_loop_ticks", "Passes begun by a loop", ["loop"], registry=registry)
         self._errors = Gauge("corral_loop_errors", "Passes of a loop that failed", ["loop"], registry=registry)
         self._restarts = Gauge("corral_loop_restarts", "Times a loop was started again", ["loop"], registry=registry)
@@ -88,13 +91,23 @@ class Metrics:
             self._tx_failed.labels(name).inc()
 
     def page(
-        self, sessions: Mapping[str, int], nodes: Mapping[str, int], loops: Iterable[LoopNumbers], now: float
+        self,
+        sessions: Mapping[str, int],
+        nodes: Mapping[str, int],
+        loops: Iterable[LoopNumbers],
+        now: float,
+        quotas: Iterable[tuple[str, str, float, float]] = (),
     ) -> bytes:
         """The text that Prometheus scrapes, with these numbers as of now."""
         for gauge, counts in ((self._sessions, sessions), (self._nodes, nodes)):
             gauge.clear()
             for label, count in counts.items():
                 gauge.labels(label).set(count)
+        self._used.clear()
+        self._limits.clear()
+        for quota, what, used, limit in quotas:
+            self._used.labels(quota, what).set(used)
+            self._limits.labels(quota, what).set(limit)
         for loop in loops:
             self._ticks.labels(loop.name).set(loop.ticks)
             self._errors.labels(loop.name).set(loop.errors)

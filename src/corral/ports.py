@@ -11,15 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from corral.model.array import Array, Due, Missed, Tally
 from corral.model.dependency import Dependency, DependencyKind
 from corral.model.lifecycle import Outcome, Phase
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
+from corral.model.quota import Bucket, Claimant, Quota, Quotas
+from corral.model.reservation import ReservationRow
 from corral.model.session import Certificate, Change, Entry, Kernel, KernelFact, Session
 from corral.model.spec import SessionSpec
+from corral.scheduling.plan import PlannedStart
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
+
+if TYPE_CHECKING:  # it knows arrays, which nobody else needs
+    from corral.scheduling.estimate import Ended
+    from corral.scheduling.picture import Picture
 
 T = TypeVar("T")
 
@@ -114,7 +122,8 @@ class Order(NamedTuple):
 
 
 class SessionFilter(NamedTuple):
-    """What `ps` lists. `after` is the ordinal of the last row of the previous page, newest first."""
+    """What `ps` lists. `after` is the ordinal of the last row of the previous page, newest first. Arrays' members are
+    listed if asked for, all or one array's."""
 
     phases: Sequence[str] = ()
     owner: str | None = None
@@ -124,6 +133,8 @@ class SessionFilter(NamedTuple):
     labels: Mapping[str, str] = {}
     limit: int = 100
     after: int | None = None
+    members: bool = False
+    in_array: str | None = None
 
 
 class EventRow(NamedTuple):
@@ -136,6 +147,7 @@ class EventRow(NamedTuple):
     seq: int
     entry: Entry
     group: str | None = None
+    quota: str | None = None
 
 
 class LaunchRow(NamedTuple):
@@ -175,6 +187,9 @@ class Member(NamedTuple):
     seen_at: float
 
 
+Above = tuple[Bucket, Mapping[str, int]]  # of what a quota counts apart, that which was more than it allows
+
+
 class Reads(Protocol):
     """Questions. Each answers from one snapshot and changes nothing."""
 
@@ -189,11 +204,48 @@ class Reads(Protocol):
         """Of these sessions, those whose stored row cannot be read, with the error (D12)."""
         ...
 
-    def newest_session(self, owner: str) -> str | None: ...
+    def newest_session(self, owner: str) -> str | None:
+        """Or the newest array, if that came later."""
+        ...
+
     def find_sessions(self, prefix: str, limit: int = 3) -> list[str]: ...
     def list_sessions(self, what: SessionFilter) -> list[Session]: ...
+    # arrays
+    def arrays(self, ids: Iterable[str]) -> dict[str, Array]: ...
+    def tallies(self, arrays: Sequence[Array]) -> dict[str, Tally]: ...
+    def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]: ...
+    def unmade(self, what: SessionFilter) -> list[Session]:
+        """Members without rows, as they would be listed."""
+        ...
+
+    def first_unmade(self, array: Array) -> Session | None:
+        """The first member without a row."""
+        ...
+
+    def has_member(self, array: Array, place: int) -> bool:
+        """Whether the member in this place has a row."""
+        ...
+
+    def live_members(self, array_id: str) -> list[str]:
+        """Those with rows that have not ended."""
+        ...
+
+    def arrays_due(self, window: int, limit: int) -> list[str]:
+        """Arrays of which members may get their turn, not more than a window of them waiting; and those that are
+        over."""
+        ...
+
+    def members_due(self, array: Array, window: int, limit: int) -> Due: ...
+    def arrays_decided(self, limit: int) -> list[str]:
+        """As `decided_dependents`, of arrays that wait for others."""
+        ...
+
+    def first_not_good(self, array: Array) -> Missed | None:
+        """Of an array that is over, the first member in order that did not end well."""
+        ...
+
     def count_sessions(self) -> dict[str, int]:
-        """All of them, by phase; looks at every row there ever was."""
+        """All of them, members without rows too, by phase; looks at every row there ever was."""
         ...
 
     def count_live(self) -> dict[str, int]:
@@ -249,6 +301,23 @@ class Reads(Protocol):
         """Its lines after that version, in the order of the versions."""
         ...
 
+    def quotas(self, *, held: bool = True) -> Quotas:
+        """All quotas, and what is held under them, if it is asked for."""
+        ...
+
+    def all_held(self) -> Quotas:
+        """All quotas, and what is held even if none of them limits it."""
+        ...
+
+    def waiting_of(self, owners: Iterable[str] | None) -> list[tuple[Claimant, int]]:
+        """How many sessions wait, by whose they are: of these owners, or of everybody."""
+        ...
+
+    def quota_version(self, name: str) -> int:
+        """The last one that there was of this name; 0: none ever."""
+        ...
+
+    def quota_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
     def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
         """Who holds what in these groups, and who used what, faded by each group's half-life."""
         ...
@@ -257,7 +326,32 @@ class Reads(Protocol):
         """Who holds room in these groups, where, and until when at most."""
         ...
 
-    def snapshot(self, per_shape: int) -> Snapshot: ...
+    def reservations(self) -> list[ReservationRow]:
+        """Those that are not over, soonest first."""
+        ...
+
+    def all_reservations(self, limit: int) -> list[ReservationRow]:
+        """Every one that was ever made, newest first."""
+        ...
+
+    def reservation_version(self, name: str) -> int:
+        """The last one of this name; 0: there never was one."""
+        ...
+
+    def ended_lately(self, group: str) -> list[Ended]:
+        """Some of those that ran in this group and ended, newest submit first."""
+        ...
+
+    def planned(self, ids: Iterable[str] | None = None) -> dict[str, float]:
+        """When these sessions, which wait, are to start, of those for which that is planned; of nobody asked for, all
+        that is noted."""
+        ...
+
+    def snapshot(self, per_shape: int, picture: Picture | None = None) -> Snapshot:
+        """What a pass sees: everything anew, of each shape the first to have their turn, as many as `per_shape` at
+        least; or what the picture knows, which is told first what has changed."""
+        ...
+
     def due(self, limit: int) -> list[str]: ...
     def in_phase(self, phase: str, limit: int) -> list[str]: ...
     def stale_kernels(self, limit: int) -> list[str]:
@@ -303,6 +397,22 @@ class Tx(Reads, Protocol):
     def write(self, changes: Sequence[Change], by: str) -> set[str]:
         """Write each guarded change with its history; the ids that took. Ends or reopens attempts with it."""
         ...
+
+    # arrays: locked before nodes and sessions
+    def submit_arrays(self, new: Sequence[NewSession]) -> list[Array]: ...
+    def lock_arrays(self, ids: Iterable[str]) -> dict[str, Array]: ...
+    def write_array(self, before: Array, after: Array, entry: Entry) -> Array: ...
+    def make_members(self, array: Array, places: Sequence[int], reached: int, by: str, *, turn: bool) -> list[str]:
+        """Give members of a locked array rows; without `turn` they wait for it."""
+        ...
+
+    def give_turns(self, ids: Sequence[str]) -> int: ...
+    def take_turns_back(self, ids: Sequence[str]) -> None:
+        """From those of these sessions that are members, and held."""
+        ...
+
+    def array_waits_for(self, array_id: str, needs: Sequence[Dependency]) -> None: ...
+    def array_waited(self, array_id: str) -> None: ...
 
     def set_aside(self, session_id: str) -> str | None:
         """Make a row that cannot be read one that can: what stood for its spec is kept as content, whose digest is the
@@ -365,6 +475,24 @@ class Tx(Reads, Protocol):
         """A line of the group's history."""
         ...
 
+    # quotas
+    def lock_quotas(self, names: Iterable[str]) -> None:
+        """Nobody else changes them, or places what they limit, until this transaction ends. Locked after all else."""
+        ...
+
+    def set_quota(self, quota: Quota, above: Sequence[Above], old_version: int | None) -> bool:
+        """Whether it took: there was one at that version, or none."""
+        ...
+
+    def drop_quota(self, name: str, old_version: int) -> bool: ...
+    def set_domains(self, domains: Mapping[str, str]) -> None:
+        """Of which domain these projects are."""
+        ...
+
+    def note_quota(self, name: str, version: int, fact: str, by: str, detail: Mapping[str, object]) -> None:
+        """A line of the quota's history."""
+        ...
+
     def count_usage(self, limit: int) -> int:
         """Add up to so many ended holdings to what their owners have used, each once; how many were."""
         ...
@@ -375,6 +503,16 @@ class Tx(Reads, Protocol):
     def set_node_state(self, names: Sequence[str], state: NodeState, before: float) -> set[str]: ...
     def back_off(self, node: str, until: float) -> None: ...
     def note_foreign(self, node: str, tokens: Sequence[str]) -> None: ...
+
+    # what lies ahead
+    def add_reservation(self, new: ReservationRow) -> bool:
+        """Whether there was none of that name and version."""
+        ...
+
+    def drop_reservation(self, name: str, version: int, by: str) -> bool: ...
+    def note_planned(self, planned: Mapping[str, PlannedStart], gone: Sequence[str]) -> None:
+        """These starts are planned, and of those that are gone none is."""
+        ...
 
     # the rest
     def add_stream(self, node: str, order: StreamOrder) -> None: ...

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import structlog
 import uvicorn
 
+from corral import openfiles
 from corral.api.app import create_app
 from corral.api.credentials import digest_of
 from corral.clock import SystemClock, SystemIds
@@ -33,7 +33,8 @@ from corral.ports import CrashPoint, Reads, Store, Tx
 from corral.reconcile.intents import cancel
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
-from corral.settings import Listen, ManagerSettings, UpSettings
+from corral.reconcile.quotas import configure
+from corral.settings import Listen, ManagerSettings, QuotaFile, UpSettings
 from corral.store import PostgresStore, SqliteStore, open_store, upgrade
 from corral.tasks import end_all
 
@@ -42,7 +43,6 @@ AGENT_RESTART_S = 1.0
 AGENT_MISSET = 2  # what an agent exits with when another try cannot help
 ALL_ENDED_WAIT_S = 120.0
 POLL_S = 0.1
-MOST_FILES = 1 << 16
 CRASH_POINTS = ("manager.before_commit", "manager.after_commit")
 
 log = structlog.get_logger("corral.server")
@@ -65,21 +65,13 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         log.warning("a policy is left out", why=wrong)
     # Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
     gc.set_threshold(50_000, 20, 100)
-    _allow_many_connections()
+    openfiles.allow_many()
     try:
         import uvloop
     except ImportError:
         asyncio.run(main)
     else:
         uvloop.run(main)
-
-
-def _allow_many_connections() -> None:
-    """Every node that waits and every follower of a log is an open file; what is allowed by default is for one user."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _manager(settings: ManagerSettings) -> None:
@@ -89,6 +81,7 @@ async def _manager(settings: ManagerSettings) -> None:
         listening = _bind(settings.listen)
         url = settings.url or _url_of(listening)
         await _credentials_of_manager(store, ids, settings)
+        await _configure(store, settings.quotas)
         async with _serving(store, clock, ids, listening, url) as stopped:
             print(f"ready {url}", flush=True)
             await stopped.wait()
@@ -110,6 +103,7 @@ async def _up(settings: UpSettings) -> None:
         listening = _bind(settings.listen)
         url = _url_of(listening)
         await _store_credentials(store, tokens)
+        await _configure(store, settings.quotas)
         write_login(data_dir, url, tokens.admin)
         async with (
             _serving(store, clock, ids, listening, url, refused) as stopped,
@@ -157,7 +151,9 @@ async def _serving(
     ]
     if isinstance(store, PostgresStore):
         tasks.append(loop.create_task(store.listen(), name="listen"))
-        tasks.append(loop.create_task(store.cut_frozen(), name="cut frozen"))
+        tasks.append(
+            loop.create_task(store.cut_frozen(lambda what: log.warning("cut_off", what=what)), name="cut frozen")
+        )
     try:
         while not server.started and not tasks[1].done():
             await clock.sleep(0.01)
@@ -242,6 +238,11 @@ async def _store_credentials(store: Store, tokens: Tokens) -> None:
         tx.add_credential("agents", "agent", digest_of(tokens.agents))
 
     await store.tx("credentials", add)
+
+
+async def _configure(store: Store, file: QuotaFile | None) -> None:
+    if file is not None:
+        await store.tx("configure", lambda tx: configure(tx, file.quotas, file.domains, "configuration"))
 
 
 def _user_config() -> Path:

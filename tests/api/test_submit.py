@@ -61,8 +61,9 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
             {"source": "/a", "target": "/b", "read_only": True}, {"source": "/c", "target": "/d", "read_only": False},
         ],
         "ports": {"web": 80}, "time_limit_s": 7200, "grace_s": 5, "early_signal": {"signal": "USR1", "before_s": 120},
-        "retries": 4, "requeue": False, "preemptible": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
-        "runtime": "process", "hold": True, "begin": "+2h", "after": [f"{parent}:any"], "env_compat": [],
+        "retries": 4, "requeue": False, "on_node_loss": "hold", "outcome_rule": "main-only", "image": None,
+        "preemptible": False,
+        "runtime": "process", "hold": True, "begin": "+2h", "after": [f"{parent}:any"], "array": None, "env_compat": [],
         "options": {"memory": "enforced"},
     }  # fmt: skip
 

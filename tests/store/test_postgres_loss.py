@@ -260,11 +260,13 @@ def test_what_a_frozen_manager_left_open_is_cut_and_a_stranger_is_left_alone(
                 frozen.pgconn.enter_pipeline_mode()
                 frozen.pgconn.send_query_params(b"SELECT 1", [])
                 frozen.pgconn.flush()
-            cutting = asyncio.create_task(store.cut_frozen())
+            told: list[str] = []
+            cutting = asyncio.create_task(store.cut_frozen(told.append))
             began = time.monotonic()
             await store.tx("lock", lambda tx: tx.lock([], [id_]))
             assert time.monotonic() - began < 9
             cutting.cancel()
+            assert [f"backend {frozen.info.backend_pid} of a manager on" in what for what in told] == [True]
             assert stranger.execute("SELECT 1").fetchone() == (1,)
 
     asyncio.run(body())

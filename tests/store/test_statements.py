@@ -9,17 +9,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from corral.store import ahead_sql, sql, upgrade
+from corral.store import ahead_sql, array_sql, sql, upgrade
 from corral.store.connection import PostgresConnection, SqliteConnection
 from tests.services.postgres import Server
 
 STATEMENTS = {
     name: text
-    for name, text in (*vars(sql).items(), *vars(ahead_sql).items())
+    for name, text in (*vars(sql).items(), *vars(ahead_sql).items(), *vars(array_sql).items())
     if isinstance(text, str) and text.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))
 } | {f"LEDGER {table}": text for table, text in sql.LEDGER.items()}
 
-LISTS = ("ids", "tokens", "names", "sessions", "phases", "groups")
+LISTS = ("ids", "tokens", "names", "sessions", "phases", "groups", "keys")
 BYTES = ("data",)
 NUMBERS = (
     *(
@@ -47,13 +47,14 @@ NUMBERS = (
         "old_epoch",
     ),
     *("cpu_milli", "memory_mib", "share_milli", "vram_mib", "exclusive", "version", "have", "held", "idx", "port"),
+    *("size", "throttle", "reached", "more", "live", "unmade", "members", "window", "first", "end", "after_open"),
     *("by_shortest", "by_restarted", "since", "preemptions"),
     *("capacity_mib", "signal", "began", "old_version", "paused", "by_owner", "by_project", "by_priority", "by_newest"),
 )
 TIMES = (
     *("now", "phase_at", "started_at", "ended_at", "not_before", "next_check_at", "check_at", "before", "until"),
     *("accepted_at", "ready_at", "result_at", "certified_at", "half_life", "cpu_s", "gpu_s", "room_by"),
-    *("starts_at", "at"),
+    *("starts_at", "at", "submitted_at"),
 )
 WORDS = {
     "phase": "pending",
@@ -71,9 +72,9 @@ NULLABLE = (
     *("cause_message", "stop_for", "started_at", "ended_at", "next_check_at", "requeue_of", "key", "source", "port"),
     *("accepted_at", "ready_at", "result_at", "signal", "began", "refused_code", "refused_message", "failed_code"),
     *("failed_message", "exit_reason", "certificate", "certified_at", "arch", "after", "owner", "project", "name"),
-    *("preempted_for", "room_by"),
+    *("preempted_for", "room_by", "throttle"),
 )
-NULLABLE_IN_LISTS = ("after", "owner", "project", "name", "grp")
+NULLABLE_IN_LISTS = ("after", "owner", "project", "name", "grp", "in_array")
 
 
 def value(name: str) -> Any:
@@ -97,8 +98,9 @@ def parameters(text: str) -> dict[str, Any]:
 
 def variants(name: str, text: str) -> list[Mapping[str, Any]]:
     given = parameters(text)
-    optional = NULLABLE_IN_LISTS if name == "LIST_SESSIONS" else NULLABLE
-    if text.lstrip().startswith("SELECT") and name != "LIST_SESSIONS":
+    listing = name in ("LIST_SESSIONS", "LIST_ARRAYS")
+    optional = NULLABLE_IN_LISTS if listing else NULLABLE
+    if text.lstrip().startswith("SELECT") and not listing:
         return [given, given | {one: [] for one in given if one in LISTS}]
     no_lists = {one: [] for one in given if one in LISTS}
     nulls = {one: None for one in given if one in optional and not must_be_given(name, one)}
@@ -117,6 +119,8 @@ def must_be_given(statement: str, name: str) -> bool:
         "CERTIFY": ("certificate",),
         "ADD_USAGE": ("grp", "owner", "project"),
         "PUT_PLANNED": ("grp",),
+        "WRITE_ARRAY": ("exit_class", "outcome", "ended_at"),
+        "ADD_MEMBER": ("next_check_at", "owner", "project", "name"),
     }
     return name in required.get(statement, ("owner", "project", "name"))
 
@@ -184,6 +188,9 @@ HOT = (
         "GROUP_LIVE",
     ),
     *("GROUP_HISTORY", "RUNNING", "RUNNING_RANKS"),
+    *("ARRAYS", "ARRAY_KEYS", "ARRAY_NEWEST", "ARRAY_TALLY", "ARRAYS_UNMADE", "ARRAYS_IN_GROUP", "ARRAYS_DUE"),
+    *("ARRAYS_DECIDED", "MEMBERS_LIVE", "MEMBERS_TURNED", "MEMBERS_IN_WAIT", "MEMBERS_THERE", "MEMBER_NOT_GOOD"),
+    *("LOCK_ARRAYS", "WRITE_ARRAY", "REACH", "GIVE_TURN", "TAKE_TURN_BACK"),
     "DEPENDENCIES",
     "DEPENDENTS_DECIDED",
     *("SESSIONS", "SESSION_PREFIX", "SESSION_KEY", "SESSION_NEWEST", "SESSIONS_DUE", "SESSIONS_IN_PHASE"),

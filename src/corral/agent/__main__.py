@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import structlog
 
-from corral import __version__
+from corral import __version__, openfiles
 from corral.agent.daemon import Daemon, Me
 from corral.agent.devices.simulated import SimulatedDevices
 from corral.agent.environment import Layout
 from corral.agent.jobs import Jobs
 from corral.agent.link import HttpLink
-from corral.agent.linux import raise_file_limit, set_parent_death_signal
+from corral.agent.linux import set_parent_death_signal
 from corral.agent.machine import check_private, choose_run_dir, forget_orphans, mark_run_dir, read_machine
 from corral.agent.nodedb import NodeDatabase
 from corral.agent.ports import Entries, NoRoom, Unreachable, Unsafe
@@ -187,7 +187,7 @@ def run_agent(settings: AgentSettings) -> None:
     """One agent on its state directory; `Refused` when another has it."""
     if settings.keeper is not None:
         _end_with(settings.keeper)
-    raise_file_limit()
+    openfiles.allow_many()
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_dir = settings.run_dir or Path(choose_run_dir(str(settings.state_dir)))
     if len(os.fsencode(run_dir / HINTS)) > LONGEST_SOCKET_PATH:

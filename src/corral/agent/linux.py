@@ -31,7 +31,6 @@ _SIGCHLD = 17
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NAME = 1, 36, 15
-_MOST_FILES = 1 << 16
 _SFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 _TFD_TIMER_ABSTIME = 1
 _SIGNALFD_RECORD_BYTES = 128
@@ -73,14 +72,6 @@ def set_parent_death_signal(signum: int) -> None:
 
 def become_subreaper() -> None:
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def raise_file_limit() -> None:
-    """Let this process and what it starts have many files open, where the hard limit allows it: one per living shim."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def standing() -> tuple[object, ...]:

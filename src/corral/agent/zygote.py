@@ -37,6 +37,7 @@ import signal
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from corral import openfiles
 from corral.agent import jobdir, linux
 from corral.agent.birthplan import Inherited
 from corral.agent.jobspec import Permission
@@ -46,7 +47,6 @@ from corral.crashplan import CrashPlan
 
 CRASH_POINTS = ("zygote.before_fork", "zygote.after_fork")
 _CHUNK_BYTES = 1 << 16
-_MOST_FILES = 1 << 16
 _SHIM_OOM_SCORE = -900
 _RAISED = (
     resource.RLIMIT_FSIZE,
@@ -176,7 +176,7 @@ def _become_shim(job: PosixJob, link: _socket.socket, nursery: Nursery) -> None:
 
 
 def _all_but(*kept: int) -> list[tuple[int, int]]:
-    bounds = [2, *sorted(kept), _MOST_FILES]
+    bounds = [2, *sorted(kept), openfiles.MOST]
     return [(low + 1, high) for low, high in itertools.pairwise(bounds)]
 
 
@@ -222,7 +222,7 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
     before = {kind: both for kind in _RAISED if (both := resource.getrlimit(kind))[0] != both[1]}
     for kind, (_, hard) in before.items():
         resource.setrlimit(kind, (hard, hard))
-    linux.raise_file_limit()
+    openfiles.allow_many()
     return before
 
 

@@ -17,7 +17,19 @@ from corral.api.context import Context, Ended
 from corral.api.credentials import Credentials
 from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
 from corral.api.relay import DIAL_WAIT_S, Relay
-from corral.api.routes import blobs, cluster, events, groups, health, logs, sessions, stories, verbs
+from corral.api.routes import (
+    blobs,
+    cluster,
+    events,
+    groups,
+    health,
+    logs,
+    quotas,
+    reservations,
+    sessions,
+    stories,
+    verbs,
+)
 from corral.api.routes.agents import agent_routes
 from corral.model.faults import Fault
 from corral.observe import Measured, Metrics
@@ -84,7 +96,7 @@ def create_app(
 
 
 def _routers() -> list[APIRouter]:
-    modules = (health, sessions, verbs, stories, logs, events, cluster, groups, blobs)
+    modules = (health, sessions, verbs, stories, logs, events, cluster, groups, quotas, reservations, blobs)
     routers = [*(module.router for module in modules), agent_routes()]
     for router in routers:
         for route in router.routes:

@@ -7,7 +7,8 @@ from typing import Any
 
 from corral.api.explaining import ExplainView, explain_view
 from corral.api.membership import array_part
-from corral.api.render import Rows, SessionView, begin_message, needs_message, session_view, slurm_state
+from corral.api.render import Rows, SessionView, session_view, slurm_state
+from corral.api.waits import begin_message, needs_message
 from corral.model.array import Array, Tally, phase_of
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Session

@@ -6,18 +6,23 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.api.render import RefusalView, begin_refusal, dependency_refusals
-from corral.model.lifecycle import Fact, Phase, Wanted
+from corral.api.ahead import Ahead, EstimateView, look_ahead
+from corral.api.membership import turn_refusals
+from corral.api.render import RefusalView
+from corral.api.waits import dependency_refusals, own_refusals
+from corral.model.lifecycle import Fact, Phase
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
-from corral.scheduling.explain import explain
+from corral.reconcile.quotas import as_waiting
+from corral.scheduling.explain import Explanation, explain_waiting
+from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import position_of
 from corral.scheduling.pinned import pinned_nodes
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.preemption import being_made
-from corral.scheduling.snapshot import Shape, Snapshot, shape_of
+from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.scheduling.suggest import Suggestion, suggest
 
 
@@ -29,9 +34,19 @@ class ChangeView(msgspec.Struct):
     message: str
 
 
+class ClassView(msgspec.Struct):
+    """Nodes of one group with the same GPUs: how many, how many of them have room, and what keeps it off the rest."""
+
+    name: str
+    group: str
+    nodes: int
+    fitting: int
+    blockers: list[RefusalView]
+
+
 class ExplainView(msgspec.Struct):
     """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over;
-    `changes` are single changes with which there would be room for it now."""
+    `changes` are single changes with which there would be room for it now; `classes` tell of each class of nodes."""
 
     id: str
     phase: str
@@ -42,13 +57,32 @@ class ExplainView(msgspec.Struct):
     blockers: list[RefusalView]
     missing: list[str]
     changes: list[ChangeView] = []
+    classes: list[ClassView] = []
+    estimate: EstimateView | None = None
 
 
-def changes_of(snapshot: Snapshot, shape: Shape) -> list[ChangeView]:
+def classes_of(found: Explanation) -> list[ClassView]:
+    return [
+        ClassView(one.name, one.group, one.nodes, one.fitting,
+                  [RefusalView(why.code, why.message, dict(why.counts)) for why in one.refusals])
+        for one in found.classes
+    ]  # fmt: skip
+
+
+def changes_of(snapshot: Snapshot, waiting: Waiting) -> list[ChangeView]:
+    admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
     return [
         ChangeView(one.option, one.value, f"{_with_or_without(one)} there would be room for it now")
-        for one in suggest(snapshot, shape)
+        for one in suggest(snapshot, waiting.shape)
+        if not admission.refusals(waiting._replace(shape=one.shape))
     ]
+
+
+def shorter(ahead: Ahead) -> list[ChangeView]:
+    if ahead.shorter_s is None:
+        return []
+    text = f"{ahead.shorter_s}s" if ahead.shorter_s % 60 else f"{ahead.shorter_s // 60}m"
+    return [ChangeView("time", text, f"with --time {text} it would start now, before what lies ahead")]
 
 
 def _with_or_without(change: Suggestion) -> str:
@@ -61,14 +95,13 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
         away, missing = _away(reads, kernels), list(_missing(session, kernels))
         summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away)
         return ExplainView(session.id, session.phase, summary, False, False, None, away, missing)
-    snapshot, shape = reads.snapshot(1), shape_of(session.spec)
-    found = explain(snapshot, shape)
-    own = [*_own_blockers(session, reads.now)]
+    snapshot, waiting = reads.snapshot(1), as_waiting(session)
+    found = explain_waiting(snapshot, waiting)
+    own = [RefusalView(**one) for one in own_refusals(session, reads.now)]
+    own += [RefusalView(**one) for one in turn_refusals(reads, [session]).get(session.id, [])]
     own += _room_being_made(reads, session)
     own += [RefusalView(**one) for one in dependency_refusals(reads, [session]).get(session.id, [])]
     blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
-    if found.refusals and (kept := pinned_nodes(snapshot, waiting)):
-        blockers.append(_view(refusal("pinned", {"nodes": kept})))
     if found.refusals and (kept := pinned_nodes(snapshot, session.spec, session.id)):
         blockers.append(_view(refusal("pinned", {"nodes": kept})))
     if not found.refusals:  # a policy that fails at work is known by what the pass told
@@ -77,24 +110,17 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     position = reads.position(session)
     if position is None and not own:
         position = position_of(reads.snapshot(PER_SHAPE), session.id)
+    ahead = Ahead() if own or found.infeasible else look_ahead(reads, waiting, position)
+    blockers += ahead.blockers
     if not blockers and position:
         blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
     if (last := _last_end(reads, session)) is not None:
         summary += f" (attempt {session.attempt - 1}: {last})"
-    return ExplainView(session.id, session.phase, summary, found.fits_now, found.infeasible, position, blockers,
-                       ["granted"], [] if found.fits_now else changes_of(snapshot, shape))  # fmt: skip
-
-
-def _own_blockers(session: Session, now: float) -> Iterator[RefusalView]:
-    if session.wanted is Wanted.HOLD:
-        yield RefusalView("held", f"it is held; `corral release {session.id}` lets it start", {})
-    if waits := begin_refusal(session, now):
-        yield RefusalView(**waits)
-    elif session.not_before > now:
-        yield RefusalView("backing_off", f"it is tried again in {session.not_before - now:.0f} s", {})
-    if session.error is not None:
-        yield RefusalView("broken", f"its record is broken: {session.error}", {})
+    fits = found.fits_now and not ahead.blockers
+    return ExplainView(session.id, session.phase, summary, fits, found.infeasible, position, blockers, ["granted"],
+                       [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)], classes_of(found),
+                       ahead.estimate)  # fmt: skip
 
 
 def _room_being_made(reads: Reads, session: Session) -> Iterator[RefusalView]:

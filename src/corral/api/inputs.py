@@ -80,7 +80,7 @@ class SessionIn(Body):
     profile: Name | None = None
     begin: Text | None = None
     after: list[Text] | Text | None = None
-    array: Text | None = None
+    array: Text | None = Field(None, description="one member per index: '0-99', '0-99%8', '1,3,20-30:2'")
     preemptible: bool | None = Field(None, description="whether it may be stopped for others; else as its group has it")
     image: Text | None = None
     interactive: bool = False
@@ -130,4 +130,39 @@ class GroupChangeIn(Body):
     placement: Name | None = None
     placement_options: OptionValues = {}
     options: OptionValues = {}
+    version: int | None = None
+
+
+class ReservationIn(Body):
+    """Nodes to keep free: those named in `node`, or `nodes` many of a `group`, or all of it. From `begin` to `end`, or
+    for `length`; times as with `--begin`. `owner` and `project` say whose sessions may start there."""
+
+    name: Name
+    begin: Name = "now"
+    end: Name | None = None
+    length: Name | None = None
+    node: list[Name] = []
+    group: Name | None = None
+    nodes: int | None = None
+    owner: list[Name] = []
+    project: list[Name] = []
+    reason: Text = ""
+
+
+class QuotaIn(Body):
+    """A quota as a whole: whom it is about (`*` is each one by himself), and what they may hold at once, how many of
+    their sessions may run and wait, how long one may take. What is left out is not limited. `version`: set it only
+    while it is at this one; 0: only if there is none."""
+
+    owner: Name | None = None
+    project: Name | None = None
+    domain: Name | None = None
+    group: Name | None = None
+    cpus: Amount | None = None
+    memory: Amount | None = None
+    gpus: Amount | None = None
+    vram: Amount | None = None
+    sessions: int | None = None
+    waiting: int | None = None
+    time: Amount | None = None
     version: int | None = None

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from corral.api.membership import ArrayPart, MemberPart, member_part
+from corral.api.waits import refusals_of
 from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import Device, Holding, Node
 from corral.model.resources import Resources
@@ -54,7 +56,9 @@ class RefusalView(msgspec.Struct):
 
 class SessionView(msgspec.Struct):
     """`nodes` and `ranks` are how many it asks for; where each runs is in `kernels`. `script` is the digest of a stored
-    script, whose arguments are then the `command`."""
+    script, whose arguments are then the `command`. `preempted_for` is whom it is being stopped for, or was. `array` is
+    there of an array, `member` of a member of one. `planned_start` is when it starts at the latest, if those who run
+    end by their limits."""
 
     id: str
     name: str
@@ -90,11 +94,14 @@ class SessionView(msgspec.Struct):
     preemptible: bool | None = None
     preemptions: int = 0
     preempted_for: str | None = None
+    array: ArrayPart | None = None
+    member: MemberPart | None = None
+    planned_start: datetime | None = None
 
 
 class EventView(msgspec.Struct, rename={"from_": "from"}):
-    """One line of history; `id` orders all events, `seq` one session's. A resource group's has no phases, and the
-    group's version as `seq`."""
+    """One line of history; `id` orders all events, `seq` one session's. A resource group's, or a quota's, has no
+    phases, and its version as `seq`."""
 
     id: int
     session: str | None
@@ -107,6 +114,7 @@ class EventView(msgspec.Struct, rename={"from_": "from"}):
     by: str
     detail: dict[str, Any]
     group: str | None
+    quota: str | None
 
 
 class StepView(msgspec.Struct):
@@ -178,6 +186,7 @@ class Rows(NamedTuple):
     kernels: Mapping[str, Sequence[Kernel]] = {}
     holdings: Mapping[str, Sequence[Holding]] = {}
     refusals: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+    planned: Mapping[str, float] = {}
 
 
 def rows_of(reads: Reads, sessions: Iterable[Session]) -> Rows:
@@ -188,41 +197,9 @@ def rows_of(reads: Reads, sessions: Iterable[Session]) -> Rows:
     return Rows(
         reads.kernels(placed) if placed else {},
         reads.holdings(placed) if placed else {},
-        _refusals(reads, all_, waiting) if waiting else {},
+        refusals_of(reads, all_, waiting) if waiting else {},
+        reads.planned(waiting) if waiting else {},
     )
-
-
-def _refusals(
-    reads: Reads, sessions: Sequence[Session], waiting: Sequence[str]
-) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """What the scheduler told them; those that may not begin yet it was never asked about."""
-    late = {one.id: [why] for one in sessions if one.spec.begin and (why := begin_refusal(one, reads.now))}
-    return {**reads.refusals(waiting), **late, **dependency_refusals(reads, sessions)}
-
-
-def dependency_refusals(reads: Reads, sessions: Iterable[Session]) -> dict[str, list[dict[str, Any]]]:
-    """Of those that wait for others to end, which they are."""
-    dependents = [one.id for one in sessions if one.spec.after and one.phase is Phase.PENDING]
-    told: dict[str, list[dict[str, Any]]] = {}
-    for id_, needs in reads.dependencies(dependents).items() if dependents else ():
-        still = [f"{row.needs} ({row.phase}, wanted: {row.kind})" for row in needs if row.phase is not Phase.ENDED]
-        if still:
-            message = f"it waits for the end of {', '.join(still[:3])}" + f" and {len(still) - 3} more" * (
-                len(still) > 3
-            )
-            told[id_] = [{"code": "dependency", "message": message, "counts": {"sessions": len(still)}}]
-    return told
-
-
-def begin_refusal(session: Session, now: float) -> dict[str, Any] | None:
-    """Why a session that waits for its time does not start; None of one that does not."""
-    if session.spec.begin is None or session.attempt > 1 or session.phase is not Phase.PENDING:
-        return None
-    if session.not_before <= now:
-        return None
-    begins = _time(session.not_before).isoformat(timespec="seconds")
-    message = f"it may begin at {begins}, in {session.not_before - now:.0f} s"
-    return {"code": "begin_not_reached", "message": message, "counts": {}}
 
 
 def session_view(session: Session, rows: Rows, position: int | None = None) -> SessionView:
@@ -262,6 +239,8 @@ def session_view(session: Session, rows: Rows, position: int | None = None) -> S
         preemptible=spec.preemptible,
         preemptions=session.preemptions,
         preempted_for=session.preempted_for,
+        member=member_part(session),
+        planned_start=time_or_none(rows.planned.get(session.id)),
     )
 
 
@@ -329,7 +308,7 @@ def slurm_state(session: Session) -> str:
 def event_view(row: EventRow) -> EventView:
     entry = row.entry
     return EventView(row.id, row.session, row.seq, _time(row.at), entry.source, entry.fact, entry.target,
-                     entry.attempt, entry.by, dict(entry.detail), row.group)  # fmt: skip
+                     entry.attempt, entry.by, dict(entry.detail), row.group, row.quota)  # fmt: skip
 
 
 def launch_view(row: LaunchRow) -> LaunchView:

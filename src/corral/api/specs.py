@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from corral.api.inputs import Amount, MountIn, SessionIn, SignalIn
+from corral.model.array import indices_of
 from corral.model.begin import begin_at
 from corral.model.dependency import dependencies_of
 from corral.model.faults import Invalid
@@ -27,7 +28,7 @@ from corral.wire import spec_to_json
 T = TypeVar("T")
 Pairs = dict[str, str] | list[str] | None
 
-NOT_AVAILABLE = ("profile", "array", "image", "interactive", "service", "ready_http",
+NOT_AVAILABLE = ("profile", "image", "interactive", "service", "ready_http",
                  "idle_timeout", "max_lifetime", "right_size", "env_compat")  # fmt: skip
 
 
@@ -65,6 +66,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             preemptible=asked.preemptible,
             outcome_rule=OutcomeRule(asked.outcome_rule),
             hold=asked.hold,
+            array=None if asked.array is None else str(indices_of(asked.array)),
             begin=_begin(asked.begin),
             after=tuple(f"{needs}:{kind}" for needs, kind in dependencies_of(_list(asked.after))),
             options=asked.options or {},

@@ -21,6 +21,8 @@ COMMANDS = {
     "stories": ("history", "events", "explain", "audit-launch"),
     "cluster": ("nodes", "node", "devices", "doctor", "version"),
     "groups": ("group", "queue"),
+    "quotas": ("quota",),
+    "reservations": ("reservation",),
     "simulate": ("simulate",),
     "planes": ("up", "manager", "agent", "db"),
 }

@@ -35,7 +35,7 @@ def span(seconds: float) -> str:
 def show_sessions(sessions: Sequence[Record], *, wide: bool) -> str:
     now = datetime.now(UTC)
     head = ["ID", "NAME", "STATE", "NODE", "GPUS", "AGE", "RAN", "NOTE"]
-    more = ["PHASE", "OUTCOME", "EXIT", "ATTEMPT", "OWNER", "PROJECT", "GROUP", "PRIORITY", "COMMAND"]
+    more = ["PLANNED", "PHASE", "OUTCOME", "EXIT", "ATTEMPT", "OWNER", "PROJECT", "GROUP", "PRIORITY", "COMMAND"]
     rows = [_row(one, now) + (_more(one) if wide else []) for one in sessions]
     return table(head + (more if wide else []), rows)
 
@@ -47,8 +47,9 @@ def _row(one: Record, now: datetime) -> list[object]:
 
 def _more(one: Record) -> list[object]:
     command = command_of(one)
-    return [one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"], one["project"], one["group"],
-            one["priority"], command[:MOST_COMMAND] + "…" * (len(command) > MOST_COMMAND)]  # fmt: skip
+    return [one["planned_start"], one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"],
+            one["project"], one["group"], one["priority"],
+            command[:MOST_COMMAND] + "…" * (len(command) > MOST_COMMAND)]  # fmt: skip
 
 
 def state_of(one: Record) -> str:
@@ -128,7 +129,8 @@ def show_session(one: Record) -> str:
         ("cpus", f"{resources['cpus']:g}{each}"), ("memory", f"{resources['memory_mib']} MiB{each}"),
         ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB{each}"),
         ("time limit", one["time_limit_s"] and f"{one['time_limit_s']} s"), ("submitted", one["submitted_at"]),
-        ("started", one["started_at"]), ("ended", one["ended_at"]), ("in Slurm", one["slurm_state"]),
+        ("planned start", one["planned_start"]), ("started", one["started_at"]), ("ended", one["ended_at"]),
+        ("in Slurm", one["slurm_state"]),
         ("preemptible", {True: "yes", False: "no"}.get(one["preemptible"])),
         ("preempted", one["preemptions"] and f"{one['preemptions']} times"), ("stopped for", one["preempted_for"]),
         *[("waits for", _why(refusal)) for refusal in one["refusals"]],
@@ -152,9 +154,16 @@ def show_plan(plan: Record) -> str:
     now = "never here" if plan["infeasible"] else "now" if plan["fits_now"] else "when there is room"
     blockers = [("blocker", _why(one)) for one in plan["blockers"]]
     members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
-    return listing(
-        [("starts", now), *members, ("ranks", plan["ranks"]), ("nodes", plan["nodes"]), *blockers, *_changes(plan)]
-    )
+    facts = [
+        ("starts", now),
+        *_estimate(plan),
+        *members,
+        ("ranks", plan["ranks"]),
+        ("nodes", plan["nodes"]),
+        *blockers,
+        *_changes(plan),
+    ]
+    return listing(facts) + _classes(plan)
 
 
 def show_explanation(one: Record) -> str:
@@ -163,9 +172,33 @@ def show_explanation(one: Record) -> str:
         ("phase", one["phase"]),
         ("summary", one["summary"]),
         ("position", one["position"]),
+        *_estimate(one),
     ]
     lines += [("blocker", f"{blocker['code']}: {blocker['message']}") for blocker in one["blockers"]]
-    return listing([*lines, *_changes(one), *[("missing", missing) for missing in one["missing"]]])
+    return listing([*lines, *_changes(one), *[("missing", missing) for missing in one["missing"]]]) + _classes(one)
+
+
+def _classes(one: Record) -> str:
+    """What each class of nodes says, below a blank line; nothing where there are no nodes to tell of."""
+    rows = [
+        (each["name"], each["nodes"], each["fitting"],
+         ", ".join(f"{why['code']} {why['counts'].get('nodes', '')}".rstrip() for why in each["blockers"]))
+        for each in one.get("classes", [])
+    ]  # fmt: skip
+    return "\n\n" + table(("CLASS OF NODES", "NODES", "FIT", "REASONS"), rows) if rows else ""
+
+
+def _estimate(one: Record) -> list[tuple[str, object]]:
+    """When it will start, and what says so; that nobody can say where that is so."""
+    found = one.get("estimate")
+    if not found:
+        return [("estimated start", "unknown: no end is known that would make room")] if _stands_in_line(one) else []
+    latest = [("at the latest", found["latest"])] if found["latest"] else []
+    return [("estimated start", f"{found['at']}, {found['message']}"), *latest]
+
+
+def _stands_in_line(one: Record) -> bool:
+    return not one["infeasible"] and one.get("phase", "pending") == "pending" and not one["fits_now"]
 
 
 def _changes(one: Record) -> list[tuple[str, str]]:

@@ -138,6 +138,7 @@ class Session(TypedDict):
     refusals: list[Refusal]
     position: int | None
     slurm_state: str
+    planned_start: str | None
     labels: dict[str, str]
     command: list[str]
     script: str | None
@@ -158,6 +159,20 @@ class SessionPage(TypedDict):
     next: str | None
 
 
+class Change(TypedDict):
+    option: str
+    value: str | None
+    message: str
+
+
+class NodeClass(TypedDict):
+    name: str
+    group: str
+    nodes: int
+    fitting: int
+    blockers: list[Refusal]
+
+
 class Plan(TypedDict):
     fits_now: bool
     infeasible: bool
@@ -166,6 +181,8 @@ class Plan(TypedDict):
     nodes: int
     ranks: int
     members: int
+    changes: list[Change]
+    classes: list[NodeClass]
 
 
 class Explanation(TypedDict):
@@ -177,6 +194,8 @@ class Explanation(TypedDict):
     position: int | None
     blockers: list[Refusal]
     missing: list[str]
+    changes: list[Change]
+    classes: list[NodeClass]
 
 
 # `from` is a word of Python's, so this one has the other syntax.

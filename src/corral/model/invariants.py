@@ -11,7 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from corral.model.array_invariants import array_went_on, check_arrays
 from corral.model.lifecycle import Fact, Phase, step
+from corral.model.quota_invariants import check_quotas
 from corral.model.resources import WHOLE_GPU_MILLI
 
 Row = Mapping[str, Any]
@@ -20,7 +22,19 @@ Tables = Mapping[str, Sequence[Row]]
 FACTS: Final = frozenset(fact.value for fact in Fact)
 HOLDING: Final = frozenset(phase.value for phase in Phase if phase.holds_room)
 STOPPED: Final = (Phase.STOPPING.value, Phase.ENDED.value)
-TABLES: Final = ("session", "attempt", "kernel", "holding", "pin", "node", "device", "event")
+TABLES: Final = (
+    "session",
+    "attempt",
+    "kernel",
+    "holding",
+    "pin",
+    "node",
+    "device",
+    "event",
+    "array",
+    "quota",
+    "domain",
+)
 PREEMPTED: Final = "preempted"  # the line in the history of one that makes way
 
 
@@ -70,6 +84,7 @@ class _View:
     """The rows, and the groupings that several rules want."""
 
     def __init__(self, tables: Tables) -> None:
+        self.tables = tables
         self.sessions: dict[str, Row] = {row["id"]: row for row in tables["session"]}
         self.attempts = tables["attempt"]
         self.kernels = tables["kernel"]
@@ -80,8 +95,11 @@ class _View:
         self.pins = tables["pin"]
         self.kernel_of: dict[str, Row] = {row["token"]: row for row in self.kernels}
         self.events: defaultdict[str, list[Row]] = defaultdict(list)
+        self.arrays: dict[str, Row] = {row["id"]: row for row in tables["array"]}
+        self.array_events: defaultdict[str, list[Row]] = defaultdict(list)
         for row in sorted(tables["event"], key=lambda row: row["seq"]):
-            self.events[row["session"]].append(row)
+            of = self.array_events if row["session"] in self.arrays else self.events
+            of[row["session"]].append(row)
         self.kernels_of: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
         for row in self.kernels:
             self.kernels_of[row["session"], row["attempt"]].append(row)
@@ -321,8 +339,17 @@ def _nobody_makes_way_twice(view: _View) -> Iterator[Violation]:
                 yield Violation("AL8", id_, f"it was preempted when it was {event['source']}")
 
 
+def _quotas_let_in_no_more(view: _View) -> Iterator[Violation]:
+    yield from (Violation(*found) for found in check_quotas(view.tables, view.sessions, view.held))
+
+
 def _sum(rows: Iterable[Row], name: str) -> int:
     return sum(row[name] for row in rows)
+
+
+def _arrays_are_their_members(view: _View) -> Iterator[Violation]:
+    sessions = list(view.sessions.values())
+    yield from (Violation(*found) for found in check_arrays(view.arrays, sessions, view.array_events))
 
 
 _RULES: Final[tuple[Callable[[_View], Iterator[Violation]], ...]] = (
@@ -340,8 +367,10 @@ _RULES: Final[tuple[Callable[[_View], Iterator[Violation]], ...]] = (
     _sums_are_right,
     _room_goes_with_death,
     _held_is_what_lives,
+    _quotas_let_in_no_more,
     _room_is_kept_for_who_waits,
     _nobody_makes_way_twice,
+    _arrays_are_their_members,
 )
 
 
@@ -405,6 +434,7 @@ _NEVER_UNDONE: Final[Mapping[str, tuple[Key, Callable[[Row, Row], Found]]]] = {
     "holding": (("token", "device"), _holding_went_on),
     "node": (("name",), _node_went_on),
     "event": (("session", "seq"), _event_went_on),
+    "array": (("id",), array_went_on),
 }
 _LOST: Final[Mapping[str, str]] = {
     "session": "SE2",
@@ -413,4 +443,5 @@ _LOST: Final[Mapping[str, str]] = {
     "holding": "AL4",
     "node": "EP1",
     "event": "EV1",
+    "array": "SE2",
 }

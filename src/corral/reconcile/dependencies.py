@@ -6,7 +6,7 @@ dependents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from corral.model.dependency import Dependency, is_met
 from corral.model.faults import Refused
@@ -20,14 +20,20 @@ MOST_DEPENDENTS = 10_000  # of one owner; each pass looks at all that wait for o
 BROKEN_CHECK_S = 60.0
 
 
-def let_wait(tx: Tx, owner: str, needs: Mapping[str, Sequence[Dependency]]) -> None:
-    """Keep these new sessions of the owner's from being placed until what they name has ended."""
+def let_wait(
+    tx: Tx, owner: str, needs: Mapping[str, Sequence[Dependency]], arrays: Collection[str] = frozenset()
+) -> None:
+    """Keep these new sessions of the owner's from being placed until what they name has ended. `arrays`: which of them
+    are arrays, whose members so all wait."""
     waiting = tx.count_dependents(owner) if needs else 0
     if waiting + len(needs) > MOST_DEPENDENTS:
         raise Refused("too_many_dependents", f"{waiting} sessions of {owner} wait for others already, and "
                       f"{len(needs)} more would; at most {MOST_DEPENDENTS} may at a time")  # fmt: skip
     for session_id, named in needs.items():
-        tx.wait_for(session_id, named)
+        if session_id in arrays:
+            tx.array_waits_for(session_id, named)
+        else:
+            tx.wait_for(session_id, named)
 
 
 def settle_dependents(tx: Tx, ids: Sequence[str], by: str) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from corral.model.array import Array, alone
 from corral.model.faults import NotFound, Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, Entry, Session, StopFor
 from corral.model.spec import UNREADABLE
 from corral.ports import PLACE, NewSession, Tx
+from corral.reconcile import arrays, quotas
 from corral.reconcile.groups import no_such_group
 from corral.reconcile.preempting import forget_room
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
@@ -27,10 +29,20 @@ def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
     """Store new sessions, all or none, in groups that there are; a repeated idempotency key answers the session that it
     made."""
     sessions = tx.submit([one._replace(by=by) for one in new])
+    quotas.check_submit(tx, [one for one, session in zip(new, sessions, strict=True) if session.id == one.id])
     fresh = {one.id for one in sessions} & {one.id for one in new}
     _keep_groups(tx, [one.spec.group for one in new if one.id in fresh and one.spec.group is not None])
     tx.hint(PLACE)
     return sessions
+
+
+def submit_all(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session | Array]:
+    """As `submit`, of sessions and arrays together."""
+    arrays_asked = [one for one in new if one.spec.array is not None]
+    arrays_made = iter(arrays.submit(tx, arrays_asked, by) if arrays_asked else [])
+    _keep_groups(tx, [one.spec.group for one in arrays_asked if one.spec.group is not None])
+    sessions = iter(submit(tx, [one for one in new if one.spec.array is None], by))
+    return [next(sessions) if one.spec.array is None else next(arrays_made) for one in new]
 
 
 def _keep_groups(tx: Tx, names: Sequence[str]) -> None:
@@ -42,10 +54,12 @@ def _keep_groups(tx: Tx, names: Sequence[str]) -> None:
 def cancel(tx: Tx, session_id: str, by: str) -> Session:
     """Ask that the session stop. Idempotent; of an ended session it changes nothing. One whose record cannot be read
     is set aside first, so that what is known of its launches still leads it to a proven end."""
+    if (told := arrays.make_member(tx, session_id, by)) is not None:
+        return told
     lock_with_nodes(tx, [session_id])
     if session_id not in tx.sessions([session_id]):
         _set_aside(tx, session_id, by)
-    session = _locked(tx, session_id)
+    session = _locked(tx, session_id, by)
     if session.phase is not Phase.ENDED and session.wanted is not Wanted.STOP:
         _note(tx, session, session._replace(wanted=Wanted.STOP), "cancel", by)
         settle_locked(tx, [session_id], by)
@@ -69,35 +83,35 @@ def _set_aside(tx: Tx, session_id: str, by: str) -> None:
 
 def hold(tx: Tx, session_id: str, by: str) -> Session:
     """Keep a waiting session from being placed."""
-    session = _locked(tx, session_id)
+    session = _locked(tx, session_id, by)
     if session.phase is not Phase.PENDING or session.wanted is Wanted.STOP:
         raise Refused("not_pending", f"session {session_id} is {session.phase}; only a pending session can be held")
     if session.wanted is not Wanted.HOLD:
         _note(tx, session, forget_room(tx, session)._replace(wanted=Wanted.HOLD), "hold", by)
+        tx.take_turns_back([session_id])
     return tx.sessions([session_id])[session_id]
 
 
 def release(tx: Tx, session_id: str, by: str) -> Session:
     """Let a held session be placed again. Of one that is not held it changes nothing."""
-    session = _locked(tx, session_id)
+    session = _locked(tx, session_id, by)
     if session.wanted is Wanted.HOLD:
         _note(tx, session, session._replace(wanted=Wanted.RUN), "release", by)
         tx.hint(PLACE)
-    return tx.sessions([session_id])[session_id]
+    return tx.sessions([session_id]).get(session_id, session)
 
 
 def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
     """Run it again: a live session is stopped and queued again; an ended one gets a new session linked to it."""
-    session = _locked(tx, session_id)
+    session = _locked(tx, session_id, by)
     if kept := session.spec.options.get(UNREADABLE):
         raise Refused(
             "broken_record", f"what session {session_id} was to run could not be read (kept as {kept}); submit it anew",
             subject=session_id,
         )  # fmt: skip
     if session.phase is Phase.ENDED:
-        again = NewSession(
-            new_id, replace(session.spec, hold=False, begin=None, after=()), session.owner, requeue_of=session_id
-        )
+        spec = replace(alone(session), hold=False, begin=None, after=())
+        again = NewSession(new_id, spec, session.owner, requeue_of=session_id)
         return submit(tx, [again], by)[0]
     if session.wanted is Wanted.STOP:
         raise Refused("being_cancelled", f"session {session_id} is being cancelled; requeue it once it has ended")
@@ -119,7 +133,7 @@ def update(
     time_limit_s: int | None = None,
 ) -> Session:
     """Change priority or group while pending, the time limit until it ends. `Refused` says what cannot change now."""
-    session = _locked(tx, session_id)
+    session = _locked(tx, session_id, by)
     if session.phase is Phase.ENDED:
         raise Refused("already_ended", f"session {session_id} has ended; nothing of it can be changed")
     if (priority is not None or group is not None) and session.phase is not Phase.PENDING:
@@ -167,7 +181,9 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
     return ids
 
 
-def _locked(tx: Tx, session_id: str) -> Session:
+def _locked(tx: Tx, session_id: str, by: str) -> Session:
+    if (told := arrays.make_member(tx, session_id, by)) is not None:
+        return told
     found = lock_with_nodes(tx, [session_id])
     if session_id not in found:
         raise NotFound(

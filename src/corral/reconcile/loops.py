@@ -10,6 +10,7 @@ from corral.reconcile.nodes import nodes_pass
 from corral.reconcile.placement import Look, claim_pass, no_look, place_pass
 from corral.reconcile.sessions import sweep_due
 from corral.reconcile.spread import BEAT_ALONE_S, INTERVAL_S, Spread
+from corral.scheduling.picture import Picture
 
 KEEP_OPERATIONS_S = 3600.0
 COUNT_LIMIT = 2000  # ended holdings counted in one transaction, while others wait for it
@@ -29,10 +30,11 @@ def manager_loops(
     other managers. `claiming`: placing claims at once, and the claims loop is left with what another manager only
     placed. `look_at` is shown each plan."""
     by = f"manager:{member}"
+    picture = Picture()
     spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
-        await place_pass(store, by, claiming=claiming, look_at=look_at)
+        await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture)
 
     async def claim() -> None:
         await claim_pass(store, by)

@@ -7,26 +7,34 @@ the placing where it may, or one of its own.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
 from corral.model.node import Device, Holding
+from corral.model.reservation import ReservationRow
 from corral.model.session import Change, Entry, Kernel, Session, Token
 from corral.ports import CLAIM, PLACE, Placement, Reads, Store, Tx
+from corral.reconcile import quotas
+from corral.reconcile.arrays import unfold_pass
 from corral.reconcile.decide import CHECK_AFTER_S
 from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
-from corral.scheduling.cycle import cycle
+from corral.scheduling.cycle import cycle, held_by_quota
+from corral.scheduling.picture import Picture
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
-from corral.scheduling.plan import Placed, Plan, Refusal
+from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
 
+SAME_START_S, SAME_START_PART = 60.0, 0.01  # by how much a planned start may be off before it is noted anew
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones
 CLAIM_LIMIT = 500
 Look = Callable[[Snapshot, Plan], object]
@@ -36,27 +44,31 @@ def no_look(_snapshot: Snapshot, _plan: Plan) -> None:
     """Of a manager whose plans nobody looks at."""
 
 
-async def place_pass(store: Store, by: str, *, claiming: bool = False, look_at: Look = no_look) -> int:
+async def place_pass(
+    store: Store, by: str, *, claiming: bool = False, look_at: Look = no_look, picture: Picture | None = None
+) -> int:
     """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
-    claimed in the same transaction, which spares a second one. `look_at` is shown each plan and what it was made of."""
-    snapshot, decided = await store.read("scheduling snapshot", _look)
+    claimed in the same transaction, which spares a second one. `look_at` is shown each plan and what it was made of.
+    `picture` is what the passes before this one have seen; without it everything is read anew."""
+    await unfold_pass(store, by)
+    snapshot, decided = await store.read("scheduling snapshot", lambda reads: _look(reads, picture))
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     await drop_old_pins(store, snapshot.pins, snapshot.now)
     if not snapshot.waiting:
         return 0
-    plan = cycle(snapshot)
+    plan = cycle(snapshot, fleet=None if picture is None else picture.fleet)
     look_at(snapshot, plan)
-    told = new_refusals(snapshot, plan)
+    told, ahead = new_refusals(snapshot, plan), new_starts(snapshot, plan)
     placed = 0
-    if plan.placements or told:
-        placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming))
+    if plan.placements or told or ahead.planned or ahead.gone:
+        placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming, ahead=ahead))
     await preempt_all(store, plan.preemptions, by)
     return placed
 
 
-def _look(reads: Reads) -> tuple[Snapshot, list[str]]:
-    return reads.snapshot(PER_SHAPE), reads.decided_dependents(DECIDED_LIMIT)
+def _look(reads: Reads, picture: Picture | None) -> tuple[Snapshot, list[str]]:
+    return reads.snapshot(PER_SHAPE, picture), reads.decided_dependents(DECIDED_LIMIT)
 
 
 def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
@@ -66,7 +78,7 @@ def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     told: dict[str, str] = {}
     for waiting in snapshot.waiting:
         refusals = plan.refusals.get(waiting.id)
-        if refusals is None:
+        if refusals is None or held_by_quota(refusals):  # which is told, as it is then, when it is shown
             continue
         first = id(refusals) not in texts
         if first:
@@ -77,13 +89,44 @@ def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
     return told
 
 
-def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bool = False) -> int:
+class NewStarts(NamedTuple):
+    """Of the planned starts, those that are to be noted, and the sessions of which none is planned any more."""
+
+    planned: Mapping[str, PlannedStart]
+    gone: Sequence[str]
+
+
+NO_STARTS = NewStarts({}, ())
+
+
+def new_starts(snapshot: Snapshot, plan: Plan) -> NewStarts:
+    """What was noted is left as it is while it is nearly right. Who had no turn in this pass keeps what was planned."""
+    planned = {
+        id_: start
+        for id_, start in plan.planned.items()
+        if id_ not in snapshot.planned or _is_another(snapshot.planned[id_], start.at, snapshot.now)
+    }
+    passed_over = (
+        {one.id for one in snapshot.waiting if one.id not in plan.refusals} if snapshot.planned else set[str]()
+    )
+    passed_over -= {placed.session.id for placed in plan.placements}
+    gone = [id_ for id_ in snapshot.planned if id_ not in plan.planned and id_ not in passed_over]
+    return NewStarts(planned, gone)
+
+
+def _is_another(before: float, at: float, now: float) -> bool:
+    return abs(at - before) > max(SAME_START_S, SAME_START_PART * (at - now))
+
+
+def commit(
+    tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bool = False, ahead: NewStarts = NO_STARTS
+) -> int:
     """Place what still fits, note why the rest does not; how many were placed."""
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
     claimants = [placed.session.id for placed in plan.placements if placed.session.room_by is not None]
     tx.lock(names.union(pin.place.node for pin in tx.pins(claimants)) if claimants else names, ids)
-    fitting = _still_fitting(tx, plan.placements, names)
+    fitting = _within_quotas(tx, _still_fitting(tx, plan.placements, names))
     changes = [_placing(session, placed, tx.now, by) for session, placed in fitting]
     if claiming:
         changes = [_then(change, _claiming(change.after, tx.now, by)) for change in changes]
@@ -94,6 +137,7 @@ def commit(tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bo
     tx.hold(placements, by)
     tx.note_refusals(told)
     _note_turns(tx, [placed for session, placed in fitting if session.id in taken])
+    tx.note_planned(ahead.planned, ahead.gone)
     if claiming:
         tx.claim([kernel for placement in placements for kernel in placement.kernels], by)
     elif placements:
@@ -113,12 +157,15 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
     rooms = {name: NodeRoom(node, devices[name]) for name, node in nodes.items()}
     claimants = [session.id for session in sessions.values() if session.room_by is not None]
     kept = kept_for(tx.pins(claimants) if claimants else (), devices)
+    reservations = tx.reservations() if plan else []
     fitting: list[tuple[Session, Placed]] = []
     for placed in plan:
         session = sessions.get(placed.session.id)
         if session is None or placed.group in paused or not _placeable(session, placed, tx.now):
             continue
         if any(excluded(rooms[rank.node].node, placed.session.shape, tx.now) for rank in placed.ranks):
+            continue
+        if reservations and _runs_into(session, placed, reservations, tx.now):
             continue
         by_node: defaultdict[str, list[RankPlace]] = defaultdict(list)
         for rank in placed.ranks:
@@ -134,6 +181,19 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
             for place in own:
                 rooms[place.node].take(place)
     return fitting
+
+
+def _runs_into(session: Session, placed: Placed, reservations: Sequence[ReservationRow], now: float) -> bool:
+    """Whether it would still be there when a reservation begins that is not for it: by its time limit as it is now."""
+    limit_s = session.time_limit_s
+    until = math.inf if limit_s is None else now + limit_s + session.spec.grace_s
+    nodes = [rank.node for rank in placed.ranks]
+    return in_the_way(reservations, nodes, session.owner, session.spec.project, now, until) is not None
+
+
+def _within_quotas(tx: Tx, fitting: list[tuple[Session, Placed]]) -> list[tuple[Session, Placed]]:
+    allowed = quotas.allowed(tx, [placed for _, placed in fitting])
+    return [one for one in fitting if one[0].id in allowed]
 
 
 def _note_turns(tx: Tx, placements: Sequence[Placed]) -> None:

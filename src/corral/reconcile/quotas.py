@@ -65,6 +65,14 @@ def delete(tx: Tx, name: str, by: str) -> Quota:
     return found
 
 
+def configure(tx: Tx, quotas: Sequence[Quota], domains: Mapping[str, str], by: str) -> None:
+    """What a file says, and nothing that it does not speak of. Said again it changes nothing."""
+    if domains:
+        assign(tx, domains, by)
+    for quota in quotas:
+        put(tx, quota, by)
+
+
 def assign(tx: Tx, domains: Mapping[str, str], by: str) -> None:
     """These projects, and what is below them, are of these domains. What they hold counts there from now on."""
     for word in (*domains, *domains.values()):
@@ -130,13 +138,14 @@ def _of_waiting(tx: Tx, quotas: Quotas, claimants: set[Claimant]) -> list[Quota]
 def asked_about(owner: str, spec: SessionSpec) -> Waiting:
     """A session that there is not, or not yet."""
     return Waiting("", 0, 1, 1, spec.priority, owner, spec.project, 0.0, shape_of(spec),
-                   time_limit_s=spec.time_limit_s)  # fmt: skip
+                   time_limit_s=spec.time_limit_s, grace_s=spec.grace_s)  # fmt: skip
 
 
 def as_waiting(session: Session) -> Waiting:
     return Waiting(
         session.id, session.ordinal, session.attempt, session.seq, session.priority, session.owner,
         session.spec.project, session.submitted_at, shape_of(session.spec), time_limit_s=session.time_limit_s,
+        grace_s=session.spec.grace_s,
     )  # fmt: skip
 
 

@@ -96,11 +96,16 @@ class Fleet:
 
     def fits_nowhere(self, shape: Shape, groups: Container[str]) -> bool:
         """Whether it is known, with next to no work, that no node of these groups has room for one node's ranks."""
-        return all(
-            group.fits_nowhere(shape)
-            for name, group in self._groups.items()
-            if name in groups and (shape.group is None or shape.group == name)
-        )
+        return self.most_that_fit(shape, groups, 1) == 0
+
+    def most_that_fit(self, shape: Shape, groups: Container[str], most: int) -> int:
+        """More sessions of this shape than these groups have room for, or as many, but at most `most`: what is known of
+        that with next to no work."""
+        total = 0
+        for name, group in self._groups.items():
+            if total < most and name in groups and (shape.group is None or shape.group == name):
+                total += group.most_that_fit(shape, most)
+        return min(total, most)
 
     def place(
         self, shape: Shape, barred: Container[str] = (), shunned: Collection[str] = frozenset()
@@ -248,12 +253,19 @@ class _Group:
             counted["group_unknown" if self.scorer is None else "not_enough_nodes"] += left
         return counted
 
-    def fits_nowhere(self, shape: Shape) -> bool:
+    def most_that_fit(self, shape: Shape, most: int) -> int:
         standing = self._standings.get(shape)
         if standing is None or standing.nowhere_at < 0:
-            return False
+            return most
         standing.bars.refresh(self.now)
-        return self._still_nowhere(standing)
+        stamp = self.pool.stamp
+        if standing.nowhere_at == stamp:
+            return 0
+        rows = standing.fitting_since(standing.nowhere_at)
+        if not len(rows):
+            standing.nowhere_at = stamp
+            return 0
+        return min(most, sum(standing.most_on(row) for row in rows.tolist())) if len(rows) <= most else most
 
     def _still_nowhere(self, standing: Standing) -> bool:
         """Of a shape that fitted nowhere: whether that holds for the rows that changed since, too."""

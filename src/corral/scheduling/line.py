@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from corral.scheduling.policies.order import Need
 from corral.scheduling.snapshot import Waiting
+
+PARTS = frozenset({Need.OWNER, Need.PROJECT, Need.PRIORITY})
 
 
 class Line:
@@ -18,7 +20,7 @@ class Line:
     def __init__(self) -> None:
         self.members: list[Waiting] = []
         self._told: dict[str, Waiting] = {}  # that were told why they wait, or have room made for them
-        self._chosen: dict[tuple[frozenset[Need], int], list[Waiting]] = {}
+        self._chosen: dict[tuple[frozenset[Need], int, bool], list[Waiting]] = {}
 
     def add(self, one: Waiting) -> None:
         if not self.members or self.members[-1].ordinal < one.ordinal:
@@ -34,35 +36,44 @@ class Line:
         self._told.pop(one.id, None)
         self._chosen.clear()
 
-    def first(self, needs: frozenset[Need], count: int) -> Sequence[Waiting]:
-        """The `count` oldest, those told something, and as many as that by each of `needs`."""
+    def first(self, needs: frozenset[Need], count: int, *, by_limit: bool = False) -> Sequence[Waiting]:
+        """The `count` oldest, those told something, and as many as that by each of `needs`, or of each time limit."""
         if len(self.members) <= count:
             return self.members
-        chosen = self._chosen.get((needs, count))
+        key = (needs, count, by_limit)
+        chosen = self._chosen.get(key)
         if chosen is None:
-            found = {one.ordinal: one for one in self._first(needs, count)}
-            chosen = self._chosen[needs, count] = [found[ordinal] for ordinal in sorted(found)]
+            found = {one.ordinal: one for one in self._first(*key)}
+            chosen = self._chosen[key] = [found[ordinal] for ordinal in sorted(found)]
         return chosen
 
-    def _first(self, needs: frozenset[Need], count: int) -> Iterator[Waiting]:
+    def _first(self, needs: frozenset[Need], count: int, by_limit: bool) -> Iterator[Waiting]:
         yield from islice(self.members, count)
         yield from self._told.values()
-        if Need.NEWEST in needs:
-            yield from self.members[-count:]
-        if Need.SHORTEST in needs and any(one.time_limit_s is not None for one in self.members):
-            yield from sorted(self.members, key=_limit)[:count]
         if Need.RESTARTED in needs:
             yield from (one for one in self.members if one.attempt > 1)
-        if needs & {Need.OWNER, Need.PROJECT, Need.PRIORITY}:
-            yield from self._of_each(Need.OWNER in needs, Need.PROJECT in needs, Need.PRIORITY in needs, count)
+        limits = by_limit and len({one.time_limit_s for one in self.members}) > 1
+        parts = needs & PARTS
+        if parts or limits:
+            yield from self._of_each(parts, limits, self.members, count)
+        if Need.NEWEST in needs:
+            yield from self._of_each(parts, limits, reversed(self.members), count)
+        if Need.SHORTEST in needs:
+            yield from self._of_each(parts, False, sorted(self.members, key=_limit), count)
 
-    def _of_each(self, owner: bool, project: bool, priority: bool, count: int) -> Iterator[Waiting]:
-        """The oldest of every owner, project, priority, or combination of these."""
+    def _of_each(self, parts: frozenset[Need], limits: bool, line: Iterable[Waiting], count: int) -> Iterator[Waiting]:
+        """The first of every owner, project, priority, time limit, or combination of these."""
+        owner, project, priority = (part in parts for part in (Need.OWNER, Need.PROJECT, Need.PRIORITY))
         seen: defaultdict[tuple[object, ...], int] = defaultdict(int)
-        for one in self.members:
-            key = (owner and one.owner, project and one.project, priority and one.priority)
-            seen[key] += 1
-            if seen[key] <= count:
+        for one in line:
+            kind = (
+                owner and one.owner,
+                project and one.project,
+                priority and one.priority,
+                limits and one.time_limit_s,
+            )
+            seen[kind] += 1
+            if seen[kind] <= count:
                 yield one
 
 

@@ -5,19 +5,21 @@
     plan = cycle(snapshot, fleet=picture.fleet)
 
 It knows all that stand in line, all who hold room, and every node. To merge something twice does no harm. The line
-that it gives is whoever may matter to the pass: of a shape that is known to fit nowhere only those who come first, since
-room only shrinks while a pass goes on. Where the changes are read: `store.changes`.
+that it gives is whoever may matter to the pass: of a shape that is known to fit nowhere only those who come first, as
+room only shrinks while a pass goes on, and of one for which there is little room no more than that can hold. Where the
+changes are read: `store.changes`.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from corral.model.node import Device, Node, ResourceGroup
-from corral.model.quota import Quotas
+from corral.model.quota import NO_QUOTAS, Quotas
 from corral.scheduling.cycle import MAX_PLACEMENTS
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.line import Line
@@ -63,10 +65,10 @@ class Picture:
     def _forget(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._devices: dict[str, tuple[Device, ...]] = {}
-        self._in_order: tuple[Node, ...] | None = None
-        self._some_devices: dict[str, Sequence[Device]] | None = None
+        self._in_order: list[Node] = []
+        self._place: dict[str, int] = {}  # of each node there
         self._running: dict[str, Running] = {}
-        self._running_in_order: tuple[Running, ...] | None = None
+        self._running_in_order: list[Running] = []
         self._lines: dict[Shape, Line] = {}
         self._standing: dict[str, Waiting] = {}
         self._opens: dict[str, tuple[float, Waiting]] = {}  # all that may not begin at once
@@ -85,12 +87,9 @@ class Picture:
         self._merge_nodes(changed)
         for id_ in chain(changed.gone, (one.id for one in changed.running), (one.id for one, _ in changed.waiting)):
             self._leave(id_)
-        for one in changed.running:
-            self._running[one.id] = one
+        self._hold_room(changed.running)
         for one, not_before in changed.waiting:
             self._wait(one, not_before)
-        if changed.gone or changed.running or changed.waiting:
-            self._running_in_order = None
         self.mark, self.moving = changed.mark, changed.moving
         self._at(now)
 
@@ -99,12 +98,29 @@ class Picture:
         for one in changed.devices:
             devices[one.node].append(one)
         for node in changed.nodes:
-            self._nodes[node.name], self._devices[node.name] = node, tuple(devices[node.name])
+            self._nodes[node.name] = node
+            self._devices.pop(node.name, None)
+            if devices[node.name]:
+                self._devices[node.name] = tuple(devices[node.name])
             self._stale.add(node.name)
-            self._in_order = self._some_devices = None
+        if len(self._place) < len(self._nodes):
+            self._place = {name: place for place, name in enumerate(sorted(self._nodes))}
+            self._in_order = [self._nodes[name] for name in self._place]
+        for node in changed.nodes:
+            self._in_order[self._place[node.name]] = node
+
+    def _hold_room(self, running: Sequence[Running]) -> None:
+        if len(running) > len(self._running):
+            self._running_in_order = sorted((*self._running_in_order, *running), key=_ordinal)
+        else:
+            for one in running:
+                insort(self._running_in_order, one, key=_ordinal)
+        self._running.update((one.id, one) for one in running)
 
     def _leave(self, id_: str) -> None:
-        self._running.pop(id_, None)
+        ran = self._running.pop(id_, None)
+        if ran is not None:
+            del self._running_in_order[bisect_left(self._running_in_order, ran.ordinal, key=_ordinal)]
         one = self._standing.pop(id_, None)
         self._opens.pop(id_, None)
         if one is not None:
@@ -147,15 +163,11 @@ class Picture:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        if self._in_order is None:
-            self._in_order = tuple(self._nodes[name] for name in sorted(self._nodes))
-        return self._in_order
+        return tuple(self._in_order)
 
     @property
     def devices(self) -> Mapping[str, Sequence[Device]]:
-        if self._some_devices is None:
-            self._some_devices = {name: ones for name, ones in self._devices.items() if ones}
-        return self._some_devices
+        return dict(self._devices)
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -166,10 +178,8 @@ class Picture:
         """Those who hold room in these groups, oldest first."""
         if not groups:
             return ()
-        if self._running_in_order is None:
-            self._running_in_order = tuple(sorted(self._running.values(), key=_ordinal))
         names = set(groups)
-        return tuple(one for one in self._running_in_order if one.group in names)
+        return tuple([one for one in self._running_in_order if one.group in names])
 
     @property
     def fleet(self) -> Fleet:
@@ -186,45 +196,58 @@ class Picture:
         return fleet
 
     def line(
-        self, groups: Mapping[str, ResourceGroup], quotas: Quotas, pins: Iterable[Pin]
+        self,
+        groups: Mapping[str, ResourceGroup],
+        pins: Iterable[Pin] = (),
+        quotas: Quotas = NO_QUOTAS,
+        reserved: bool = False,
     ) -> tuple[list[Waiting], list[str]]:
         """Those that a pass needs to see, oldest first; and of each shape of which it may place all that it sees, the
-        last one, if more stand behind it."""
+        last one, if more stand behind it. `reserved`: room may be free to some owners and projects alone."""
         if not self._lines:
             return [], []
         fleet, usable = self.fleet, standing_of(groups.values()).usable
-        home = home_of(groups)
-        asked = {name: _needs(groups[name]) for name in groups}
+        home = home_of(usable)
+        views = {name: _View.of(group) for name, group in groups.items()}
         found: list[Iterable[Waiting]] = []
         last_read: list[str] = []
         for shape, line in self._lines.items():
-            needs, depth = asked.get(shape.group or home or "", (frozenset[Need](), 1))
-            if needs is None:
+            view = views.get(shape.group or home or "", NO_VIEW)
+            if view.needs is None:
                 found.append(line.members)
                 continue
-            if quotas.listed:
-                needs |= WHOSE
-            nowhere = fleet.fits_nowhere(shape, usable)
-            chosen = line.first(needs, depth if nowhere else MAX_PLACEMENTS)
-            if not nowhere and len(chosen) < len(line.members):
-                last_read.append(line.members[MAX_PLACEMENTS - 1].id)
+            most = fleet.most_that_fit(shape, usable, MAX_PLACEMENTS)
+            if most and quotas.listed:
+                found.append(line.members)  # any number of them may be held back in front of one that is not
+                continue
+            needs = view.needs | WHOSE if quotas.listed or (most and reserved) else view.needs
+            count = most + view.depth  # whoever finds the room taken is told so
+            chosen = line.first(needs, count, by_limit=most > 0 and (view.looks_ahead or reserved))
+            if most and len(chosen) < len(line.members):
+                last_read.append(line.members[count - 1].id)
             found.append(chosen)
-        found.append(one for pin in pins if (one := self._standing.get(pin.owner)) is not None)
+        found.append([one for pin in pins if (one := self._standing.get(pin.owner)) is not None])
         by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
         return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], last_read
 
 
-def _needs(group: ResourceGroup) -> tuple[frozenset[Need] | None, int]:
-    """By what the first of a shape are to be told, beside age, and how many of each; None: the group's order is not
-    Corral's own, and is to see everybody."""
-    order = ORDERS.get(group.order)
-    if order is None:
-        return None, 0
-    options = group_options(group)
-    if options["backfill"] == "none":
-        return order.needs, 1
-    depth = int(options["backfill_depth"]) if options["backfill"] == "conservative" else 1
-    return order.needs | {Need.SHORTEST}, depth
+class _View(NamedTuple):
+    """What a pass must see of a shape for a group: who comes first by age and by `needs`, at least `depth` of each, and
+    of each time limit where it `looks_ahead`; everybody where the order is not Corral's own (None)."""
+
+    needs: frozenset[Need] | None = frozenset()
+    depth: int = 1
+    looks_ahead: bool = False
+
+    @classmethod
+    def of(cls, group: ResourceGroup) -> _View:
+        order, options = ORDERS.get(group.order), group_options(group)
+        backfill = options["backfill"]
+        depth = int(options["backfill_depth"]) if backfill == "conservative" else 1
+        return cls(None if order is None else order.needs, depth, backfill != "none")
+
+
+NO_VIEW = _View()
 
 
 def _ordinal(one: Waiting | Running) -> int:

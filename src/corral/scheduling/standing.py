@@ -129,6 +129,19 @@ class Standing:
         fitting = np.flatnonzero(self.fits(rows))
         return rows[fitting] if isinstance(rows, np.ndarray) else fitting
 
+    def most_on(self, row: int) -> int:
+        """No more sessions than this find their ranks for one node here."""
+        if self.shape.exclusive:
+            return 1
+        need, room = self.need, self.pool.room_of(row)
+        most = room[CPU] // need.cpu_milli
+        if need.memory_mib:
+            most = min(most, room[MEMORY] // need.memory_mib)
+        if need.share_milli > 0:
+            shares = room[DEVICES : DEVICES + self.pool.width]
+            most = min(most, sum(free // need.share_milli for free in shares) // max(need.gpus, 1))
+        return max(most, 1)
+
     def fits(self, rows: Rows | slice) -> Flags:
         if not self._simple:
             return self._judge(rows) == 0

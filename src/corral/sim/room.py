@@ -28,6 +28,7 @@ class FleetRoom:
         self._fleet = Fleet(nodes, machines.devices, {node.group: policy for node in nodes})
         self._rooms = {node.name: NodeRoom(node, machines.devices[node.name]) for node in nodes}
         self._open: dict[Shape, frozenset[str]] = {}
+        self._asked: tuple[Shape | None, frozenset[str]] = None, frozenset()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -74,9 +75,12 @@ class FleetRoom:
         return copied(self._rooms[node])
 
     def open_to(self, node: Node, shape: Shape) -> bool:
-        if shape not in self._open:
-            self._open[shape] = frozenset(one.name for one in self._nodes.values() if excluded(one, shape, 0.0) is None)
-        return node.name in self._open[shape]
+        if shape is not self._asked[0]:  # asked of one shape for node after node
+            if shape not in self._open:
+                open_ = (one.name for one in self._nodes.values() if excluded(one, shape, 0.0) is None)
+                self._open[shape] = frozenset(open_)
+            self._asked = shape, self._open[shape]
+        return node.name in self._asked[1]
 
     def set_in(self, name: str, present: bool) -> None:
         """A node joins, or leaves: what runs on it is the caller's to end."""
@@ -85,3 +89,4 @@ class FleetRoom:
         (self.out.discard if present else self.out.add)(name)
         self._fleet.set_node(node)
         self._open.clear()
+        self._asked = None, frozenset()

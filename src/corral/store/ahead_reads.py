@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from corral.model.reservation import ReservationRow
+from corral.scheduling.estimate import Ended
 from corral.scheduling.snapshot import Reservation
 from corral.store import ahead_sql, rows
 
 Rows = Callable[..., list[Any]]
+LATELY_MOST, LATELY_AMONG = 200, 5000
 
 
 def reservations(ask: Rows, now: float) -> list[ReservationRow]:
@@ -34,6 +36,11 @@ def reserved(found: Iterable[ReservationRow]) -> tuple[Reservation, ...]:
 def planned(ask: Rows, ids: Iterable[str] | None) -> dict[str, float]:
     found = ask(ahead_sql.PLANNED) if ids is None else ask(ahead_sql.PLANNED_OF, ids=list(ids))
     return {row[0]: row[1] for row in found}
+
+
+def ended_lately(ask: Rows, group: str) -> list[Ended]:
+    found = ask(ahead_sql.ENDED_LATELY, grp=group, window=LATELY_AMONG, limit=LATELY_MOST)
+    return [Ended(*row) for row in found]
 
 
 def _reservation(row: rows.Row) -> ReservationRow:

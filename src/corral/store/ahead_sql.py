@@ -16,6 +16,13 @@ DROP_RESERVATION = """
 UPDATE reservation SET deleted_at = :now, deleted_by = :by
 WHERE name = :name AND version = :version AND deleted_at IS NULL"""
 
+# Of a group's newest sessions those that ran and ended: looked for among the last ones only.
+ENDED_LATELY = """
+SELECT started_at, ended_at, time_limit_s FROM session
+WHERE phase = 'ended' AND started_at IS NOT NULL AND grp = :grp
+  AND ordinal > (SELECT COALESCE(MAX(ordinal), 0) FROM session) - :window
+ORDER BY ordinal DESC LIMIT :limit"""
+
 PLANNED = "SELECT session, at FROM planned_start ORDER BY session"
 PLANNED_OF = """
 SELECT p.session, p.at FROM planned_start p JOIN session s ON s.id = p.session

@@ -39,6 +39,13 @@ class Connection(Protocol):
     def each(self, statement: str, parameters: Sequence[Parameters]) -> list[int]: ...
     def many(self, statement: str, parameters: Sequence[Parameters]) -> int: ...
     def next_event(self) -> int: ...
+    def lock_submits(self) -> None:
+        """Nobody else adds a session or an array until this transaction ends."""
+        ...
+
+    def take_ordinals(self, count: int) -> int:
+        """The first of so many places in the order of submits, one after another, under `lock_submits`."""
+        ...
 
 
 class SqliteConnection:
@@ -73,6 +80,14 @@ class SqliteConnection:
 
     def next_event(self) -> int:
         return 0
+
+    def lock_submits(self) -> None:
+        """It is alone anyway."""
+
+    def take_ordinals(self, count: int) -> int:
+        if not self.run("UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'session'", count=count):
+            self.run("INSERT INTO sqlite_sequence (name, seq) VALUES ('session', :count)", count=count)
+        return self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'session'")[0][0] - count + 1
 
     def close(self) -> None:
         self._cursor.close()  # while it lives, its last statement keeps the file open
@@ -119,6 +134,14 @@ class PostgresConnection:
     def next_event(self) -> int:
         self._events += 1
         return self._events
+
+    def lock_submits(self) -> None:
+        self.raw.execute("LOCK TABLE session IN SHARE ROW EXCLUSIVE MODE")
+
+    def take_ordinals(self, count: int) -> int:
+        first = self.rows("SELECT nextval(pg_get_serial_sequence('session', 'ordinal'))")[0][0]
+        self.rows("SELECT setval(pg_get_serial_sequence('session', 'ordinal'), :last)", last=first + count - 1)
+        return first
 
 
 @cache

@@ -38,6 +38,10 @@ PAYLOAD_BYTES = 7_900  # a notification carries less than 8,000
 RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 
 
+def _tell_nobody(_what: str) -> None:
+    """Of a store whose owner does not ask whom it cut off."""
+
+
 class NothingDone(Exception):
     """The unit of work surely changed nothing: it may run again."""
 
@@ -90,15 +94,18 @@ class PostgresStore:
                             self.wakeups.publish(note.payload.split())
             await self._clock.sleep(LISTEN_RETRY_S)
 
-    async def cut_frozen(self) -> None:
+    async def cut_frozen(self, tell: Callable[[str], object] = _tell_nobody) -> None:
         """End, for ever, what managers that are frozen began and left open: nobody waits for their locks. The server's
-        own time-outs do not see a client that falls silent within a pipeline or a message."""
+        own time-outs do not see a client that falls silent within a pipeline or a message. `tell` hears of each."""
         while True:
             with contextlib.suppress(psycopg.Error, OSError):
                 connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **OF_CORRAL)
                 async with await connecting as connection:
                     while True:
-                        await connection.execute(CUT_FROZEN)
+                        for pid, host, silent_s, cut in await (await connection.execute(CUT_FROZEN)).fetchall():
+                            if cut:
+                                tell(f"backend {pid} of a manager on {host or 'this host'}, silent for {silent_s} s "
+                                     "within a transaction, was cut off")  # fmt: skip
                         await self._clock.sleep(CUT_EVERY_S)
             await self._clock.sleep(LISTEN_RETRY_S)
 

@@ -25,7 +25,9 @@ SET statement_timeout = '30s'; SET lock_timeout = '10s'; SET idle_in_transaction
 SET timezone = 'UTC'"""
 # Nothing that works is silent for so long within a transaction; who is cut off by mistake does the work again.
 CUT_FROZEN = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+SELECT pid, host(client_addr), extract(epoch FROM clock_timestamp() - greatest(xact_start, state_change))::int,
+    pg_terminate_backend(pid)
+FROM pg_stat_activity
 WHERE datname = current_database() AND usename = current_user AND application_name = 'corral'
   AND pid <> pg_backend_pid() AND wait_event_type = 'Client' AND state <> 'idle'
   AND greatest(xact_start, state_change) < clock_timestamp() - interval '5 s'"""

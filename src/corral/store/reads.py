@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from corral import wire
+from corral.model.array import has_row
 from corral.model.faults import Invalid
 from corral.model.node import Device, Holding, Node, ResourceGroup
+from corral.model.quota import Claimant, Quotas
+from corral.model.reservation import ReservationRow
 from corral.model.session import Kernel, Session
 from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
+from corral.scheduling.estimate import Ended
+from corral.scheduling.picture import Picture
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
-from corral.store import rows, running, sql, waiting
+from corral.store import ahead_reads, ahead_sql, array_sql, changes, quota_reads, quota_sql, rows, running, sql, waiting
+from corral.store.array_reads import ArrayReads
 from corral.store.connection import Connection
 
 LAST_ID = "\U0010ffff"
 
 
-class SqlReads:
+class SqlReads(ArrayReads):
     """Reads on one connection. A stored row that cannot be read is left out of the answers and listed by `broken`."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._now: float | None = None
 
     @property
@@ -37,9 +43,6 @@ class SqlReads:
 
     def forget_now(self) -> None:
         self._now = None
-
-    def _rows(self, statement: str, **parameters: Any) -> list[Any]:
-        return self._connection.rows(statement, **parameters)
 
     def generation(self) -> int:
         found = self._rows(sql.META, name="generation")
@@ -69,8 +72,9 @@ class SqlReads:
         return [row[0] for row in self._rows(sql.SESSION_PREFIX, low=prefix, high=prefix + LAST_ID, limit=limit)]
 
     def newest_session(self, owner: str) -> str | None:
-        found = self._rows(sql.SESSION_NEWEST, owner=owner)
-        return found[0][0] if found else None
+        found = [(row[1], row[2] or row[0]) for row in self._rows(sql.SESSION_NEWEST, owner=owner)]
+        found += [(row[1], row[0]) for row in self._rows(array_sql.ARRAY_NEWEST, owner=owner)]
+        return max(found)[1] if found else None
 
     def list_sessions(self, what: SessionFilter) -> list[Session]:
         listed: list[Session] = []
@@ -85,6 +89,8 @@ class SqlReads:
                 name=what.name,
                 any_phase=int(not what.phases),
                 phases=list(what.phases),
+                members=int(what.members),
+                in_array=what.in_array,
                 limit=what.limit,
             )
             for row in page:
@@ -97,12 +103,17 @@ class SqlReads:
         return listed[: what.limit]
 
     def count_sessions(self) -> dict[str, int]:
-        return {row[0]: int(row[1]) for row in self._rows(sql.SESSION_COUNTS) if row[1]}
+        counts = Counter({row[0]: int(row[1]) for row in self._rows(sql.SESSION_COUNTS)})
+        pending, ended = self._rows(array_sql.ARRAYS_UNMADE)[0]
+        return dict(+(counts + Counter({"pending": int(pending), "ended": int(ended)})))
 
     def count_live(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in self._rows(sql.SESSION_COUNTS_LIVE)}
+        counts = Counter({row[0]: int(row[1]) for row in self._rows(sql.SESSION_COUNTS_LIVE)})
+        return dict(+(counts + Counter({"pending": int(self._rows(array_sql.ARRAYS_UNMADE)[0][0])})))
 
     def position(self, session: Session) -> int | None:
+        if not has_row(session):
+            return None
         groups = self.groups() if session.phase == "pending" else {}
         if session.phase != "pending" or not waiting.by_age(groups, session):
             return None
@@ -207,10 +218,26 @@ class SqlReads:
         return {row[0]: rows.group_of(row) for row in self._rows(sql.GROUPS)}
 
     def live_in_group(self, name: str) -> int:
-        return int(self._rows(sql.GROUP_LIVE, name=name)[0][0])
+        return int(self._rows(sql.GROUP_LIVE, name=name)[0][0] + self._rows(array_sql.ARRAYS_IN_GROUP, name=name)[0][0])
 
     def group_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
         return [rows.event_of(row) for row in self._rows(sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
+
+    def quotas(self, *, held: bool = True) -> Quotas:
+        return quota_reads.quotas(self._rows, held=held)
+
+    def all_held(self) -> Quotas:
+        return quota_reads.all_held(self._rows)
+
+    def waiting_of(self, owners: Iterable[str] | None) -> list[tuple[Claimant, int]]:
+        return quota_reads.waiting_of(self._rows, owners)
+
+    def quota_version(self, name: str) -> int:
+        return int(self._rows(quota_sql.QUOTA_LAST, name=name)[0][0])
+
+    def quota_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        found = self._rows(quota_sql.QUOTA_HISTORY, name=name, after=after, limit=limit)
+        return [rows.event_of(row) for row in found]
 
     def usage(self, groups: Sequence[ResourceGroup]) -> list[Usage]:
         return waiting.usage(self._rows, groups, self.now)
@@ -221,26 +248,48 @@ class SqlReads:
     def running(self, groups: Sequence[str]) -> list[Running]:
         return running.running(self._rows, groups, self.now)
 
-    def snapshot(self, per_shape: int) -> Snapshot:
-        groups = self.groups()
-        line, last_read = waiting.line(self._rows, groups, per_shape, self.now)
+    def snapshot(self, per_shape: int, picture: Picture | None = None) -> Snapshot:
+        groups, quotas, pins = self.groups(), self.quotas(), self.pins()
+        reservations = ahead_reads.reserved(self.reservations())
+        if picture is None:
+            nodes, devices = tuple(self.nodes().values()), _by_node(self.devices())
+            line, last_read = waiting.line(self._rows, groups, per_shape, self.now, quotas)
+        else:
+            picture.merge(changes.changed(self._rows, picture, self.now), self.now)
+            nodes, devices = picture.nodes, picture.devices
+            line, last_read = picture.line(groups, pins, quotas, bool(reservations))
         who = running.asked(groups, line)
-        devices: defaultdict[str, list[Device]] = defaultdict(list)
-        for device in self.devices():
-            devices[device.node].append(device)
         return Snapshot(
             now=self.now,
-            nodes=tuple(self.nodes().values()),
-            devices=dict(devices),
+            nodes=nodes,
+            devices=devices,
             waiting=line,
             groups=groups,
             last_read=last_read,
             turns=self.turns() if any(map(takes_turns, groups.values())) else {},
             usage=waiting.usage(self._rows, list(groups.values()), self.now) if line else (),
-            running=self.running(who.groups),
+            running=self.running(who.groups) if picture is None else picture.running(who.groups),
             unread=who.unread,
-            pins=self.pins(),
+            pins=pins,
+            quotas=quotas,
+            reservations=reservations,
+            planned=self.planned(),
         )
+
+    def reservations(self) -> list[ReservationRow]:
+        return ahead_reads.reservations(self._rows, self.now)
+
+    def all_reservations(self, limit: int) -> list[ReservationRow]:
+        return ahead_reads.all_reservations(self._rows, limit)
+
+    def reservation_version(self, name: str) -> int:
+        return int(self._rows(ahead_sql.RESERVATION_LAST, name=name)[0][0])
+
+    def ended_lately(self, group: str) -> list[Ended]:
+        return ahead_reads.ended_lately(self._rows, group)
+
+    def planned(self, ids: Iterable[str] | None = None) -> dict[str, float]:
+        return ahead_reads.planned(self._rows, ids)
 
     def pins(self, owners: Iterable[str] | None = None) -> list[Pin]:
         found = self._rows(sql.PINS) if owners is None else self._rows(sql.PINS_OF, ids=list(owners))
@@ -298,10 +347,18 @@ class SqlReads:
         return [Member(*row) for row in self._rows(sql.MEMBERS)]
 
     def ledger(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for table, statement in sql.LEDGER.items():
+        for table, statement in {**sql.LEDGER, **array_sql.LEDGER, **quota_sql.LEDGER}.items():
             names = [word.strip() for word in statement.split("FROM")[0].removeprefix("SELECT").split(",")]
             for row in self._rows(statement):
-                yield table, dict(zip(names, row, strict=True))
+                named = dict(zip(names, row, strict=True))
+                yield table, quota_reads.decoded(named) if table == "quota" else named
+
+
+def _by_node(devices: Iterable[Device]) -> dict[str, list[Device]]:
+    found: defaultdict[str, list[Device]] = defaultdict(list)
+    for device in devices:
+        found[device.node].append(device)
+    return dict(found)
 
 
 def _readable(row: rows.Row) -> Session | None:

@@ -218,7 +218,7 @@ def event_of(row: Row) -> EventRow:
     source = None if row[5] is None else Phase(row[5])
     target = Phase(row[6]) if row[6] else None
     entry = Entry(row[4], source, target, row[7], row[8], msgspec.json.decode(row[9]))
-    return EventRow(id=row[0], at=row[1], session=row[2], seq=row[3], entry=entry, group=row[10])
+    return EventRow(id=row[0], at=row[1], session=row[2], seq=row[3], entry=entry, group=row[10], quota=row[11])
 
 
 def dependency_of(needs: str, kind: str, phase: str | None, outcome: str | None) -> DependencyRow:

@@ -14,7 +14,7 @@ import msgspec
 from corral.model.faults import Invalid
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.node import ResourceGroup
-from corral.scheduling.ordering import home_of
+from corral.scheduling.ordering import line_of
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.policies.group_options import asks_who_runs
 from corral.scheduling.snapshot import Running, Shape, Waiting
@@ -34,10 +34,9 @@ class Asked(NamedTuple):
 
 def asked(groups: Mapping[str, ResourceGroup], waiting: Iterable[Waiting]) -> Asked:
     """A session that names no group stands in the home group's line, and may go to any group."""
-    home = home_of(groups)
     lines: defaultdict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
-        lines[one.shape.group or home or ""].append(one)
+        lines[line_of(one.shape.group, groups) or ""].append(one)
     asking = {name: line for name, line in lines.items() if name in groups and asks_who_runs(groups[name])}
     refused = {name for name, line in asking.items() if any(one.refused is not None for one in line)}
     anywhere = any(one.shape.group is None for name in refused for one in asking[name])

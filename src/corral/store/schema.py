@@ -104,11 +104,12 @@ session = Table(
     _text("idempotency_key", nullable=True),
     _text("digest"),
     _text("refused", nullable=True),
-    _flag("after_open"),  # 1 while it waits for another session's end; see `dependency`
+    _flag("after_open"),  # 1 while it waits for another session's end (`dependency`) or for its turn (`in_array`)
     _big("changed"),  # raised with whatever a scheduling pass sees of it; see store.changes
     _big("preemptions"),
     _text("preempted_for", nullable=True),
     _time("room_by"),
+    _text("in_array", nullable=True),  # the array of which it is a member
     _one_of("phase", Phase),
     _one_of("wanted", Wanted),
     _one_of("outcome", Outcome),
@@ -131,11 +132,64 @@ Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("pha
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
 Index("session_due", session.c.next_check_at, sqlite_where=text("phase <> 'ended'"),
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
+Index("session_pending_of", session.c.owner, session.c.project, session.c.grp, sqlite_where=text("phase = 'pending'"),
+      postgresql_where=text("phase = 'pending'"))  # fmt: skip
 
 Index("session_dependent", session.c.id, sqlite_where=text("after_open = 1 AND phase = 'pending'"),
       postgresql_where=text("after_open = 1 AND phase = 'pending'"))  # fmt: skip
+Index("session_member", session.c.in_array, session.c.phase, session.c.outcome,
+      sqlite_where=text("in_array IS NOT NULL"), postgresql_where=text("in_array IS NOT NULL"))  # fmt: skip
+Index("session_member_live", session.c.in_array, session.c.after_open, session.c.phase,
+      sqlite_where=text("in_array IS NOT NULL AND phase <> 'ended'"),
+      postgresql_where=text("in_array IS NOT NULL AND phase <> 'ended'"))  # fmt: skip
 
-# What a session waits for: the end of `needs`, as `kind` has it (model.dependency). Both are ids of sessions.
+# One request with many members. A member has a row of `session` from its turn on; its ordinal is its array's, one, and
+# its place. Every place before `reached` has its row, `made` places in all.
+session_array = Table(
+    "session_array",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("ordinal", BIG, nullable=False, unique=True),
+    _text("spec"),
+    _text("owner"),
+    _time("submitted_at", nullable=False),
+    _big("seq", 1),
+    _text("wanted"),
+    _text("grp", nullable=True),
+    _big("priority"),
+    _big("time_limit_s", None, nullable=True),
+    _big("size", None),
+    _big("throttle", None, nullable=True),
+    _big("reached"),
+    _big("made"),
+    Column("not_before", Double, nullable=False, server_default=text("0")),
+    _flag("after_open"),
+    _time("ended_at"),
+    _text("outcome", nullable=True),
+    _text("exit_class", nullable=True),
+    _big("exit_code", None, nullable=True),
+    _text("reason_code", nullable=True),
+    _text("reason_message", nullable=True),
+    _text("requeue_of", nullable=True),
+    _text("project"),
+    _text("name"),
+    _text("idempotency_key", nullable=True),
+    _text("digest"),
+    _one_of("wanted", Wanted),
+    _one_of("outcome", Outcome),
+    _one_of("exit_class", ExitClass),
+    CheckConstraint("made BETWEEN 0 AND size AND reached BETWEEN 0 AND size", name="made_of_its_size"),
+    CheckConstraint("(ended_at IS NULL) = (outcome IS NULL) AND (ended_at IS NULL) = (exit_class IS NULL)",
+                    name="ended_is_complete"),
+    UniqueConstraint("idempotency_key", "project"),
+)  # fmt: skip
+Index("array_open", session_array.c.ordinal, sqlite_where=text("ended_at IS NULL"),
+      postgresql_where=text("ended_at IS NULL"))  # fmt: skip
+Index("array_unmade", session_array.c.ordinal, sqlite_where=text("made < size"),
+      postgresql_where=text("made < size"))  # fmt: skip
+Index("array_of_owner", session_array.c.owner, session_array.c.ordinal)
+
+# What a session waits for: the end of `needs`, as `kind` has it (model.dependency). Both are ids of sessions or arrays.
 dependency = Table(
     "dependency",
     metadata,
@@ -321,11 +375,14 @@ event = Table(
     _text("by_whom"),
     _text("detail"),
     _text("grp", nullable=True),  # a group's own history, its version as `seq`
+    _text("quota", nullable=True),  # and a quota's
     UniqueConstraint("session", "seq"),
     sqlite_autoincrement=True,
 )
 Index("event_of_group", event.c.grp, event.c.seq, sqlite_where=text("grp IS NOT NULL"),
       postgresql_where=text("grp IS NOT NULL"))  # fmt: skip
+Index("event_of_quota", event.c.quota, event.c.seq, sqlite_where=text("quota IS NOT NULL"),
+      postgresql_where=text("quota IS NOT NULL"))  # fmt: skip
 
 resource_group = Table(
     "resource_group",
@@ -339,6 +396,49 @@ resource_group = Table(
     _flag("paused"),
     _big("version", 1),
     Column("options", Text, nullable=False, server_default=text("'{}'")),
+)
+# What may be held, run and wait at once, and by whom (model.quota). `above`: of what was held when these limits were
+# set, that which was more than they allow; it may only become less.
+quota = Table(
+    "quota",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _text("owner", nullable=True),
+    _text("project", nullable=True),
+    _text("domain", nullable=True),
+    _text("grp", nullable=True),
+    _text("limits"),
+    _text("above"),
+    _big("version", 1),
+)
+project_domain = Table("project_domain", metadata, Column("project", Text, primary_key=True), _text("domain"))
+# Nodes kept free for a time. Those of one name are told apart by `version`; one that was deleted is kept.
+reservation = Table(
+    "reservation",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", BIG, primary_key=True, autoincrement=False),
+    _time("starts_at", nullable=False),
+    _time("ends_at", nullable=False),
+    _text("nodes"),
+    _text("owners"),
+    _text("projects"),
+    _text("reason"),
+    _time("made_at", nullable=False),
+    _text("made_by"),
+    _time("deleted_at"),
+    _text("deleted_by", nullable=True),
+    CheckConstraint("starts_at < ends_at", name="ends_after_it_starts"),
+)
+Index("reservation_open", reservation.c.ends_at, sqlite_where=text("deleted_at IS NULL"),
+      postgresql_where=text("deleted_at IS NULL"))  # fmt: skip
+# When those who wait in front are to start, as the last scheduling pass planned it.
+planned_start = Table(
+    "planned_start",
+    metadata,
+    Column("session", Text, primary_key=True),
+    _time("at", nullable=False),
+    _text("grp"),
 )
 # What was used and is over, faded to the moment `at`: one row for each owner in each project of each group.
 usage = Table(

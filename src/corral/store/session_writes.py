@@ -15,7 +15,7 @@ from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Change, Entry, KernelFact, Session, StopFor, parse_token
 from corral.model.spec import UNREADABLE, SessionSpec
 from corral.ports import EVENTS, NewSession, session_channel
-from corral.store import rows, sql
+from corral.store import array_sql, rows, sql
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
 
@@ -29,6 +29,7 @@ class SessionWrites(Writes):
         counts = self._each(sql.SUBMIT, [self._submit_row(one) for one in new])
         ids = [one.id if count else self._already_submitted(one) for one, count in zip(new, counts, strict=True)]
         created = {one.id: one for one, count in zip(new, counts, strict=True) if count}
+        self._not_of_arrays(list(created.values()))
         found = self.sessions(ids)
         self._add_events(
             [
@@ -62,17 +63,19 @@ class SessionWrites(Writes):
             "digest": new.digest,
         }
 
+    def _not_of_arrays(self, created: Sequence[NewSession]) -> None:
+        """An array's key is as taken as a session's."""
+        keys = {(one.spec.project, one.idempotency_key) for one in created if one.idempotency_key is not None}
+        for project, key, id_, _ in self._rows(array_sql.ARRAY_KEYS, keys=[key for _, key in keys]) if keys else ():
+            if (project, key) in keys:
+                raise other_request(key, id_)
+
     def _already_submitted(self, new: NewSession) -> str:
         found = self._rows(sql.SESSION_KEY, project=new.spec.project, key=new.idempotency_key)
         if not found:
             raise Conflict(f"session id {new.id} is taken")
         if found[0][1] not in (new.digest, *new.older):
-            raise Refused(
-                "idempotency_conflict",
-                f"idempotency key {new.idempotency_key!r} was used for another request, session {found[0][0]}; "
-                "use a new key for a new request",
-                subject=found[0][0],
-            )
+            raise other_request(new.idempotency_key, found[0][0])
         return found[0][0]
 
     def write(self, changes: Sequence[Change], by: str) -> set[str]:
@@ -199,6 +202,14 @@ class SessionWrites(Writes):
 
 def _words(kind: type[StrEnum]) -> set[str]:
     return {word.value for word in kind}
+
+
+def other_request(key: str | None, id_: str) -> Refused:
+    return Refused(
+        "idempotency_conflict",
+        f"idempotency key {key!r} was used for another request, session {id_}; use a new key for a new request",
+        subject=id_,
+    )
 
 
 def _write_row(change: Change) -> dict[str, Any]:

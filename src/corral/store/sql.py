@@ -30,8 +30,8 @@ HOLDING_COLUMNS = (
     "h.token, h.session, h.attempt, h.node, h.device, h.cpu_milli, h.memory_mib, h.share_milli, h.vram_mib"
 )
 WAITING_COLUMNS = """s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec,
-    s.refused, s.shape, s.time_limit_s"""
-EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp"
+    s.refused, s.shape, s.time_limit_s, s.room_by"""
+EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp, quota"
 GROUP_COLUMNS = (
     "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version, options"
 )
@@ -53,12 +53,27 @@ def _faded(until: str) -> str:
     return f"(:half_life / {math.log(2)} * (power(2.0, -({end})) - power(2.0, -({start}))))"
 
 
+def _decided(table: str, is_open: str) -> str:
+    """Those of this table that wait for others, of which all ended as wished, or one as it must not."""
+    return f"""
+SELECT d.session FROM {table} c JOIN dependency d ON d.session = c.id
+LEFT JOIN session p ON p.id = d.needs LEFT JOIN session_array a ON a.id = d.needs
+WHERE c.after_open = 1 AND {is_open}
+GROUP BY d.session
+HAVING MIN(CASE WHEN p.phase <> 'ended' OR (a.id IS NOT NULL AND a.ended_at IS NULL) THEN 0 WHEN d.kind = 'any' THEN 1
+                WHEN (COALESCE(p.outcome, a.outcome) = 'succeeded') = (d.kind = 'ok') THEN 1 ELSE -1 END) <> 0
+ORDER BY d.session LIMIT :limit"""
+
+
 # --- sessions: questions
 
 SESSIONS = f"SELECT {SESSION_COLUMNS} FROM session WHERE id @in(ids)"
-SESSION_PREFIX = "SELECT id FROM session WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
+# Members are called by their array's id and index, and do not make that ambiguous.
+SESSION_PREFIX = """
+SELECT id FROM session WHERE id >= :low AND id < :high AND id NOT LIKE '%]'
+UNION ALL SELECT id FROM session_array WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"""
 SESSION_KEY = "SELECT id, digest FROM session WHERE project = :project AND idempotency_key = :key"
-SESSION_NEWEST = "SELECT id FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
+SESSION_NEWEST = "SELECT id, ordinal, in_array FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
 # Those that have ended are never looked at one by one: there is no end to them.
 SESSION_COUNTS = """
 WITH live (phase, number) AS (SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended' GROUP BY phase)
@@ -73,15 +88,16 @@ SELECT 1 + (SELECT COUNT(*) FROM session b
               AND b.error IS NULL AND b.ordinal < s.ordinal AND COALESCE(b.grp, '') @in(groups))
 FROM session s WHERE s.id = :id AND s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0
   AND s.not_before <= :now AND s.error IS NULL"""
-# A session is told what the first of its shape is told, unless it was first once and told something itself. One that
+# A session is told what the first of its shape is told, unless it was first once and told something itself; of one that
+# does not stand in line, what it was told itself may have become wrong. One that
 # room is being made for speaks for itself alone.
 SESSION_REFUSALS = """
 SELECT id, why FROM (
-    SELECT s.id, COALESCE(s.refused, (
+    SELECT s.id, COALESCE(CASE WHEN s.wanted = 'run' AND s.after_open = 0 AND s.not_before <= :now THEN s.refused END, (
         SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
           AND r.after_open = 0 AND r.room_by IS NULL AND r.wanted = 'run' AND r.not_before <= :now
-          ORDER BY r.ordinal LIMIT 1)) AS why
-    FROM session s WHERE s.id @in(ids) AND s.phase = 'pending' AND s.wanted = 'run') AS told
+        ORDER BY r.ordinal LIMIT 1)) AS why
+    FROM session s WHERE s.id @in(ids) AND s.phase = 'pending') AS told
 WHERE why IS NOT NULL"""
 SESSIONS_DUE = """
 SELECT id FROM session WHERE phase <> 'ended' AND next_check_at <= :now ORDER BY next_check_at LIMIT :limit"""
@@ -94,7 +110,7 @@ WITH RECURSIVE shapes (shape) AS (
     SELECT (SELECT MIN(w.shape) FROM session w
             WHERE w.phase = 'pending' AND w.after_open = 0 AND w.shape > shapes.shape)
     FROM shapes WHERE shapes.shape IS NOT NULL)
-SELECT {WAITING_COLUMNS}, s.room_by
+SELECT {WAITING_COLUMNS}
 FROM shapes CROSS JOIN @each(ordinal FROM session WHERE phase = 'pending' AND session.shape = shapes.shape
     AND wanted = 'run' AND after_open = 0 AND not_before <= :now AND error IS NULL
     ORDER BY ordinal LIMIT :per_shape) AS early
@@ -102,7 +118,7 @@ JOIN session s ON s.ordinal = early.value ORDER BY s.ordinal"""
 # For groups whose order needs more than the oldest of each shape: beside those the oldest of each shape and owner and
 # so on, and of each shape those that come first by another measure. It looks at all that wait in these groups.
 SESSIONS_WAITING_BY = f"""
-SELECT {WAITING_COLUMNS}, early.place, early.turn, s.room_by
+SELECT {WAITING_COLUMNS}, early.place, early.turn
 FROM (
     SELECT ordinal, ROW_NUMBER() OVER (PARTITION BY shape, CASE WHEN :by_owner = 1 THEN owner END,
             CASE WHEN :by_project = 1 THEN project END, CASE WHEN :by_priority = 1 THEN priority END,
@@ -120,24 +136,26 @@ WHERE early.age > :per_shape AND (early.place <= :per_shape OR early.turn <= :pe
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
-# What a pass that kept what it read reads next; whatever else became of a session, it stands in line no more.
+# What a pass that kept what it read reads next. `line` is 1 of a session that stands in line or will, 2 of one that holds
+# room, 0 of any other.
 MARKS = "SELECT @mark(node), @mark(session), @database, (SELECT value FROM meta WHERE name = 'generation')"
 NODES_CHANGED = "SELECT name FROM node WHERE changed >= :since"
 SESSIONS_PENDING = f"""
-SELECT {WAITING_COLUMNS}, s.not_before, 1, s.room_by FROM session s
+SELECT {WAITING_COLUMNS}, s.not_before, 1 AS line FROM session s
 WHERE s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL AND s.ordinal > :after
 ORDER BY s.ordinal LIMIT :limit"""
 SESSIONS_CHANGED = f"""
 SELECT {WAITING_COLUMNS}, s.not_before,
-    CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1 ELSE 0 END,
-    s.room_by
+    CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1
+         WHEN s.phase IN ('placed', 'starting', 'running', 'stopping') THEN 2 ELSE 0 END AS line
 FROM session s WHERE s.changed >= :since"""
 LIST_SESSIONS = f"""
 SELECT {SESSION_COLUMNS} FROM session
 WHERE (CAST(:after AS bigint) IS NULL OR ordinal < :after)
   AND (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:project AS text) IS NULL OR project = :project)
   AND (CAST(:grp AS text) IS NULL OR grp = :grp) AND (CAST(:name AS text) IS NULL OR name = :name)
-  AND (:any_phase = 1 OR phase @in(phases))
+  AND (:any_phase = 1 OR phase @in(phases)) AND (:members = 1 OR in_array IS NULL)
+  AND (CAST(:in_array AS text) IS NULL OR in_array = :in_array)
 ORDER BY ordinal DESC LIMIT :limit"""
 ATTEMPTS = """
 SELECT attempt, grp, live, placed_at, started_at, ended_at, outcome, exit_class, exit_code,
@@ -145,15 +163,13 @@ SELECT attempt, grp, live, placed_at, started_at, ended_at, outcome, exit_class,
 FROM attempt WHERE session = :session ORDER BY attempt"""
 
 DEPENDENCIES = """
-SELECT d.session, d.needs, d.kind, p.phase, p.outcome FROM dependency d LEFT JOIN session p ON p.id = d.needs
+SELECT d.session, d.needs, d.kind,
+    COALESCE(p.phase, CASE WHEN a.ended_at IS NOT NULL THEN 'ended' WHEN a.id IS NOT NULL THEN 'pending' END),
+    COALESCE(p.outcome, a.outcome)
+FROM dependency d LEFT JOIN session p ON p.id = d.needs LEFT JOIN session_array a ON a.id = d.needs
 WHERE d.session @in(ids) ORDER BY d.session, d.needs, d.kind"""
-DEPENDENTS_DECIDED = """
-SELECT d.session FROM session c JOIN dependency d ON d.session = c.id LEFT JOIN session p ON p.id = d.needs
-WHERE c.after_open = 1 AND c.phase = 'pending'
-GROUP BY d.session
-HAVING MIN(CASE WHEN p.phase <> 'ended' THEN 0 WHEN d.kind = 'any' THEN 1
-                WHEN (p.outcome = 'succeeded') = (d.kind = 'ok') THEN 1 ELSE -1 END) <> 0
-ORDER BY d.session LIMIT :limit"""
+DEPENDENTS_DECIDED = _decided("session", "c.phase = 'pending' AND c.error IS NULL")
+ARRAYS_DECIDED = _decided("session_array", "c.ended_at IS NULL")
 
 # --- sessions: writes
 
@@ -183,8 +199,7 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
     infra_failures = :infra_failures, refusals = :refusals, error = NULL, preemptions = :preemptions,
     preempted_for = :preempted_for, room_by = :room_by,
-    refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END,
-    changed = CASE WHEN phase = 'pending' OR CAST(:phase AS text) = 'pending' THEN @change(session) ELSE changed END
+    refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END, changed = @change(session)
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
 SET_SPEC = """
 UPDATE session SET spec = :spec, shape = :shape, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
@@ -308,19 +323,21 @@ UPDATE holding SET counted = 1
 WHERE counted = 0 AND released_at IS NOT NULL AND token @in(tokens)
 RETURNING session, attempt, node, device, cpu_milli, share_milli, vram_mib, held_at, released_at"""
 # Who holds room in these groups; a session that has ended, or waits again, holds none.
-RUNNING = """
+_RUNNING = """
 SELECT s.id, s.ordinal, s.attempt, s.seq, s.grp, s.owner, s.project, s.priority, s.shape, s.spec, a.placed_at,
     s.started_at, s.phase, s.phase_at, s.time_limit_s, s.wanted, s.stop_for, s.preemptions, s.preempted_for
 FROM session s JOIN attempt a ON a.session = s.id AND a.attempt = s.attempt
-WHERE s.phase <> 'ended' AND s.phase IN ('placed', 'starting', 'running', 'stopping') AND s.grp @in(groups)
-ORDER BY s.ordinal"""
+WHERE s.phase <> 'ended' AND s.phase IN ('placed', 'starting', 'running', 'stopping')"""
+RUNNING = f"{_RUNNING} AND s.grp @in(groups) ORDER BY s.ordinal"
+RUNNING_OF = f"{_RUNNING} AND s.id @in(ids) ORDER BY s.ordinal"
 # The room on the node itself comes first of each token's: its device is ''.
-RUNNING_RANKS = """
+_RUNNING_RANKS = """
 SELECT h.session, h.token, h.node, k.node_epoch, k.run_id, h.device, h.cpu_milli, h.memory_mib, h.share_milli,
     h.vram_mib
 FROM holding h JOIN kernel k ON k.token = h.token JOIN session s ON s.id = h.session
-WHERE h.released_at IS NULL AND s.grp @in(groups)
-ORDER BY h.session, k.rank, h.device"""
+WHERE h.released_at IS NULL"""
+RUNNING_RANKS = f"{_RUNNING_RANKS} AND s.grp @in(groups) ORDER BY h.session, k.rank, h.device"
+RUNNING_RANKS_OF = f"{_RUNNING_RANKS} AND h.session @in(ids) ORDER BY h.session, k.rank, h.device"
 UNCOUNTED = "SELECT token FROM holding WHERE counted = 0 AND released_at IS NOT NULL LIMIT :limit"
 CLAIMANTS = """
 SELECT a.session, a.attempt, a.grp, s.owner, s.project FROM attempt a JOIN session s ON s.id = a.session
@@ -495,14 +512,15 @@ DROP_OLD_OPERATIONS = "DELETE FROM operation WHERE at < :before"
 
 # What model.invariants looks at, by table.
 LEDGER = {
-    "session": "SELECT id, phase, attempt, seq, wanted, outcome, exit_class, ended_at, next_check_at, room_by FROM session",
-    "attempt": "SELECT session, attempt, live, ended_at FROM attempt",
+    "session": """SELECT id, owner, project, phase, attempt, seq, wanted, outcome, exit_class, ended_at,
+                  next_check_at, room_by, ordinal, in_array, after_open FROM session""",
+    "attempt": "SELECT session, attempt, grp, live, ended_at FROM attempt",
     "kernel": """SELECT token, session, attempt, rank, node, node_epoch, claimed_version, ready_at, result_at,
                  certificate FROM kernel""",
     "holding": "SELECT token, device, session, attempt, node, cpu_milli, memory_mib, share_milli, vram_mib, exclusive,"
     " released_at FROM holding",
     "pin": "SELECT token, device, owner, node, cpu_milli, memory_mib, share_milli, vram_mib FROM pin",
-    "node": """SELECT name, epoch, cpu_milli, memory_mib, cpu_used_milli, memory_used_mib, desired_version,
+    "node": """SELECT name, grp, epoch, cpu_milli, memory_mib, cpu_used_milli, memory_used_mib, desired_version,
                served_version FROM node""",
     "device": "SELECT node, uuid, capacity_mib, used_mib, used_milli FROM device",
     "event": "SELECT session, seq, fact, source, target, attempt FROM event WHERE session IS NOT NULL",

@@ -13,7 +13,9 @@ from typing import Any
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
+from corral.model.quota import NO_QUOTAS, Quotas
 from corral.model.session import Session
+from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import home_of, line_of
 from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import needs_of
@@ -22,26 +24,32 @@ from corral.scheduling.snapshot import Usage, Waiting
 from corral.store import rows, sql
 
 Rows = Callable[..., list[Any]]
+WHOSE = frozenset({Need.OWNER, Need.PROJECT})
 READ_BY = (Need.OWNER, Need.PROJECT, Need.PRIORITY, Need.NEWEST, Need.SHORTEST, Need.RESTARTED)
 
 
-def line(ask: Rows, groups: Mapping[str, ResourceGroup], per_shape: int, now: float) -> tuple[list[Waiting], list[str]]:
-    """Those that wait, oldest first, and of each kind of which more may wait than were read the last one read."""
+def line(
+    ask: Rows, groups: Mapping[str, ResourceGroup], per_shape: int, now: float, quotas: Quotas = NO_QUOTAS
+) -> tuple[list[Waiting], list[str]]:
+    """Those that wait, oldest first, and of each kind of which more may wait than were read the last one read. Where
+    a quota holds back one of a shape of which more wait, the oldest of everybody's are read, whatever the order: those
+    of one owner never stand before another's."""
     found: dict[str, Waiting] = {}
     by_shape: defaultdict[str, list[str]] = defaultdict(list)
     for row in ask(sql.SESSIONS_WAITING, now=now, per_shape=per_shape):
         by_shape[row[10]].append(row[0])
         _keep(found, row)
-    last_read = [ids[-1] for ids in by_shape.values() if len(ids) >= per_shape]
-    for needs, names in _other_orders(groups).items() if found else ():
+    crowded = [ids for ids in by_shape.values() if len(ids) >= per_shape]
+    last_read = [ids[-1] for ids in crowded]
+    also = WHOSE if quotas.listed and _held_back(crowded, found, quotas, groups) else frozenset[Need]()
+    for needs, names in _other_orders(groups, also).items() if found else ():
         flags = {f"by_{need}": int(need in needs) for need in READ_BY}
         for row in ask(sql.SESSIONS_WAITING_BY, groups=names, now=now, per_shape=per_shape, **flags):
             if row[0] not in found:
                 _keep(found, row)
-            if per_shape in row[12:14]:
+            if per_shape in row[-2:]:
                 last_read.append(row[0])
-        if Need.RESTARTED in needs:
-            _add_attained(ask, found)
+    add_attained(ask, found)
     return sorted(found.values(), key=lambda one: one.ordinal), last_read
 
 
@@ -58,24 +66,42 @@ def beside(groups: Mapping[str, ResourceGroup], session: Session) -> list[str]:
 
 
 def _keep(found: dict[str, Waiting], row: rows.Row) -> None:
+    if (one := waiting_of(row)) is not None:
+        found[one.id] = one
+
+
+def waiting_of(row: rows.Row) -> Waiting | None:
+    """One that waits, from the columns that all statements about them begin with; None: its spec cannot be read."""
     try:
         shape = rows.shape_in(row[8])
     except (Invalid, ValueError):
-        return
-    found[row[0]] = Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11], room_by=row[-1])
+        return None
+    grace_s = rows.spec_of(row[8]).grace_s
+    return Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11], room_by=row[12], grace_s=grace_s)
 
 
-def _other_orders(groups: Mapping[str, ResourceGroup]) -> dict[frozenset[Need], list[str]]:
+def _held_back(
+    crowded: Iterable[Sequence[str]], found: Mapping[str, Waiting], quotas: Quotas, groups: Mapping[str, ResourceGroup]
+) -> bool:
+    admission = Admission(quotas)
+    read = (found[id_] for ids in crowded for id_ in ids if id_ in found)
+    return any(admission.refusals(one) or admission.barred(one, groups) for one in read)
+
+
+def _other_orders(
+    groups: Mapping[str, ResourceGroup], also: frozenset[Need] = frozenset()
+) -> dict[frozenset[Need], list[str]]:
     """The groups to which the oldest of each shape are not enough, by what they need; '' with the home group."""
     home = home_of(groups)
     found: defaultdict[frozenset[Need], list[str]] = defaultdict(list)
     for name, group in groups.items():
-        if needs := needs_of(group).intersection(READ_BY):
+        if needs := (needs_of(group) | also).intersection(READ_BY):
             found[needs] += [name, ""] if name == home else [name]
     return dict(found)
 
 
-def _add_attained(ask: Rows, found: dict[str, Waiting]) -> None:
+def add_attained(ask: Rows, found: dict[str, Waiting]) -> None:
+    """What those have used that ran before, and where that went wrong."""
     again = [one.id for one in found.values() if one.attempt > 1]
     for id_, cpu_s, gpu_s in ask(sql.ATTAINED, ids=again) if again else ():
         found[id_] = found[id_]._replace(cpu_s=float(cpu_s or 0), gpu_s=float(gpu_s or 0))

@@ -131,9 +131,13 @@ class Play:
             fields.setdefault("nonces", self._nonces[name])
         message = registration(name, **fields)
         answer = await self.store.tx("register", lambda tx: exchange.register(tx, message, BY))
-        self._registered[name] = message, answer.epoch
-        self._nonces[name], self._have[name] = message.nonces, 0
+        self.know(message, answer.epoch)
         return answer
+
+    def know(self, message: wire.Registration, epoch: int) -> None:
+        """The node has registered like this."""
+        self._registered[message.name] = message, epoch
+        self._nonces[message.name], self._have[message.name] = message.nonces, 0
 
     async def submit(self, *specs: SessionSpec) -> list[str]:
         new = [new_session(one) for one in specs]

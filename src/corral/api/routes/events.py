@@ -98,5 +98,6 @@ def _visible(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventRo
     if asking.owner is None:
         return rows
     sessions = reads.sessions({row.session for row in rows if row.session is not None})
-    own = {id_ for id_, session in sessions.items() if asking.sees(session)}
+    arrays = reads.arrays({row.session for row in rows if row.session is not None} - sessions.keys())
+    own = {id_ for id_, one in {**sessions, **arrays}.items() if asking.sees(one)}
     return [row for row in rows if row.session in own or row.group is not None]

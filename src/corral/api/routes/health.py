@@ -14,6 +14,7 @@ from corral.api.openapi import bytes_of, json_of, respond
 from corral.api.page import status_page
 from corral.api.policy import Policy, allow, routes
 from corral.api.routes.cluster import Finding, loop_findings
+from corral.api.routes.quotas import use_numbers
 from corral.model.faults import Unavailable
 from corral.model.lifecycle import Phase
 from corral.ports import Reads
@@ -91,7 +92,8 @@ def _loops(here: Context) -> list[LoopView]:
 async def metrics(here: Here) -> Response:
     """Numbers for Prometheus."""
     sessions, nodes = await counts(here)
-    page = here.metrics.page(sessions, nodes, here.loops(), here.clock.mono())
+    quotas = await here.store.read("quotas", use_numbers)
+    page = here.metrics.page(sessions, nodes, here.loops(), here.clock.mono(), quotas)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -186,14 +186,16 @@ def _use_view(quota: Quota, bucket: Bucket, used: Amounts, waiting: int) -> UseV
     )  # fmt: skip
 
 
-def use_numbers(reads: Reads) -> Iterable[tuple[str, str, str, float, float]]:
-    """For metrics: quota, of whom, of what, how much is used, and the limit."""
-    found = reads.quotas()
+def use_numbers(reads: Reads) -> list[tuple[str, str, float, float]]:
+    """For metrics: quota, what it limits, how much of that is held, and the limit. Of quotas that count apart there
+    would be a line for everybody, so there is none."""
+    found, numbers = reads.quotas(), list[tuple[str, str, float, float]]()
     for quota in found.listed:
         if EACH in (quota.owner, quota.project, quota.domain, quota.group):
-            continue  # a line for everybody there is would be no metric
+            continue
         view = _view(quota, found, (), None)
         for name in HELD:
             if name in quota.limits:
                 short = {"cpu_milli": "cpus", "gpu_milli": "gpus"}.get(name, name)
-                yield quota.name, view.used[0].of, short, getattr(view.used[0], short), getattr(view.limits, short)
+                numbers.append((quota.name, short, getattr(view.used[0], short), getattr(view.limits, short)))
+    return numbers

@@ -9,11 +9,13 @@ from typing import Annotated
 import msgspec
 from fastapi import Body, Header, Response
 
+from corral.api.ahead import Ahead, EstimateView, look_ahead
+from corral.api.arrays import array_view
 from corral.api.context import Context, Here
 from corral.api.digests import digests_of
-from corral.api.explaining import ChangeView, changes_of
+from corral.api.explaining import ChangeView, ClassView, changes_of, classes_of, shorter
 from corral.api.inputs import BatchIn, SessionIn
-from corral.api.lookup import find
+from corral.api.lookup import find_any
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import (
@@ -26,14 +28,17 @@ from corral.api.render import (
     session_view,
 )
 from corral.api.specs import spec_of
+from corral.model.array import Array, has_row, indices_of, member_of
 from corral.model.dependency import Dependency, dependencies_of
 from corral.model.faults import Fault, Invalid, NotFound, Refused
+from corral.model.lifecycle import Phase
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Reads, Tx
-from corral.reconcile import intents
+from corral.reconcile import arrays, intents
 from corral.reconcile.dependencies import let_wait
-from corral.scheduling.explain import explain
+from corral.reconcile.quotas import asked_about
+from corral.scheduling.explain import explain, explain_waiting
 from corral.scheduling.snapshot import Shape, shape_of
 
 router = routes("sessions")
@@ -48,7 +53,8 @@ class SessionsView(msgspec.Struct):
 
 class PlanView(msgspec.Struct):
     """What would happen now: `fits_now` says that room is free, `infeasible` that no node could ever do it, `changes`
-    with which single change there would be room."""
+    with which single change there would be room, `classes` what each class of nodes says; of an array it is said of
+    each of its `members`."""
 
     fits_now: bool
     infeasible: bool
@@ -57,6 +63,9 @@ class PlanView(msgspec.Struct):
     nodes: int
     ranks: int
     changes: list[ChangeView] = []
+    members: int = 1
+    classes: list[ClassView] = []
+    estimate: EstimateView | None = None
 
 
 @router.post("/api/v1/sessions", status_code=201, responses=json_of(SessionView, 201, 200))
@@ -98,11 +107,16 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
     def look(reads: Reads) -> PlanView:
         _known_group(reads, spec)
         _needs(reads, asking, spec)
-        snapshot, shape = reads.snapshot(1), shape_of(spec)
-        found = explain(snapshot, shape)
+        snapshot, waiting = reads.snapshot(1), asked_about(asking.name, spec)
+        found = explain_waiting(snapshot, waiting)
+        ahead = Ahead() if found.infeasible else look_ahead(reads, waiting)
         blockers = [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
-        return PlanView(found.fits_now, found.infeasible, blockers, resources_view(spec.resources), spec.nodes,
-                        spec.ranks, [] if found.fits_now else changes_of(snapshot, shape))  # fmt: skip
+        blockers += ahead.blockers
+        fits = found.fits_now and not ahead.blockers
+        return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
+                        [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)],
+                        1 if spec.array is None else indices_of(spec.array).size, classes_of(found),
+                        ahead.estimate)  # fmt: skip
 
     return respond(await here.store.read("plan", look))
 
@@ -112,23 +126,32 @@ async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tu
     ids = {one.id for one in new}
     needs = await _all_needs(here, asking, new)
 
-    def write(tx: Tx) -> tuple[bool, list[Session]]:
-        sessions = intents.submit(tx, new, asking.by)
+    def write(tx: Tx) -> tuple[bool, list[Session | Array]]:
+        _make_rows(tx, [one.needs for named in needs.values() for one in named], asking.by)
+        sessions = intents.submit_all(tx, new, asking.by)
         fresh = [session for session in sessions if session.id in ids]
-        let_wait(tx, asking.name, {session.id: needs[session.id] for session in fresh if session.id in needs})
+        let_wait(tx, asking.name, {one.id: needs[one.id] for one in fresh if one.id in needs},
+                 {one.id for one in fresh if isinstance(one, Array)})  # fmt: skip
         _content_is_there(tx, [session.spec for session in fresh])
         _not_hopeless(tx, [session.spec for session in fresh])
         return bool(fresh), sessions
 
     def show(reads: Reads) -> list[SessionView]:
-        rows = rows_of(reads, sessions)
-        position = reads.position(sessions[0]) if len(sessions) == 1 else None
-        return [session_view(session, rows, position) for session in sessions]
+        plain = [one for one in sessions if isinstance(one, Session)]
+        rows = rows_of(reads, plain) if len(sessions) == 1 or not created else Rows()
+        position = reads.position(plain[0]) if plain and len(sessions) == 1 else None
+        return [
+            array_view(reads, one) if isinstance(one, Array) else session_view(one, rows, position) for one in sessions
+        ]
 
     created, sessions = await here.store.tx("submit", write)
-    if created and len(sessions) > 1:
-        return created, [session_view(session, Rows()) for session in sessions]
     return created, await here.store.read("show", show)
+
+
+def _make_rows(tx: Tx, named: Sequence[str], by: str) -> None:
+    """Arrays' members that are waited for are rows from then on."""
+    for id_ in sorted({id_ for id_ in named if member_of(id_) is not None}):
+        arrays.make_member(tx, id_, by)
 
 
 def _content_is_there(tx: Tx, specs: Sequence[SessionSpec]) -> None:
@@ -172,8 +195,14 @@ async def _all_needs(here: Context, asking: Caller, new: Sequence[NewSession]) -
 
 def _needs(reads: Reads, asking: Caller, spec: SessionSpec) -> list[Dependency]:
     """What it is to wait for, each the caller's own session by its full id."""
-    wanted = [(needs, kind, find(reads, asking, needs).id) for needs, kind in dependencies_of(spec.after)]
-    return [Dependency(id_, kind) for _, kind, id_ in wanted]
+    wanted = [(kind, find_any(reads, asking, needs)) for needs, kind in dependencies_of(spec.after)]
+    return [Dependency(_waited_for(one), kind) for kind, one in wanted]
+
+
+def _waited_for(one: Session | Array) -> str:
+    """A member that ended with its array has no row and gets none; how the array ends says as much of it."""
+    gone = isinstance(one, Session) and not has_row(one) and one.phase is Phase.ENDED
+    return one.id.partition("[")[0] if gone else one.id
 
 
 def _known_group(reads: Reads, spec: SessionSpec) -> None:

@@ -15,9 +15,10 @@ from corral.cli import exits
 from corral.cli.terminal import tell
 from corral.cli.verbs import SECONDS, SETTINGS, option, path
 from corral.model.faults import Fault, Invalid
-from corral.settings import DEFAULT_LISTEN, ManagerSettings, UpSettings, parse_listen
+from corral.settings import DEFAULT_LISTEN, ManagerSettings, QuotaFile, UpSettings, parse_listen, parse_quotas
 
 DATABASE = option("--database", required=True, metavar="URL", help="sqlite:////path/corral.db or postgresql://…")
+QUOTAS = option("--quotas", type=path(), metavar="FILE", help="TOML file of quotas, set at the start.")
 LISTEN = option("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="Where to listen; port 0 takes any.")
 
 
@@ -48,10 +49,13 @@ def process(name: str, *params: click.Parameter, **settings: Any) -> Callable[[C
     option("--cpus", metavar="N", help="CPUs of each node; default what is here."),
     option("--memory", metavar="SIZE", help="Memory of each node."),
     option("--label", multiple=True, metavar="K=V", help="A label of each node (may be repeated)."),
+    QUOTAS,
     option("--no-login", is_flag=True, help="Leave the user's own configuration alone."),
     option("--stop-sessions", is_flag=True, help="At the end, stop sessions too."),
 )
-def up(data_dir: Path | None, listen: str, label: tuple[str, ...], no_login: bool, **values: Any) -> None:
+def up(
+    data_dir: Path | None, listen: str, label: tuple[str, ...], no_login: bool, quotas: Path | None, **values: Any
+) -> None:
     """Run everything for one machine: manager, agents, database. Prints `ready http://…` when it accepts work.
 
     Stopping it leaves running sessions running; the next `corral up` on the same data finds them again.
@@ -61,6 +65,7 @@ def up(data_dir: Path | None, listen: str, label: tuple[str, ...], no_login: boo
         listen=parse_listen(listen),
         login=not no_login,
         labels=label,
+        quotas=_quotas_in(quotas),
         **values,
     )
     _require_sensible(settings)
@@ -75,10 +80,11 @@ def up(data_dir: Path | None, listen: str, label: tuple[str, ...], no_login: boo
     LISTEN,
     option("--url", metavar="URL", help="How agents and managers reach this one."),
     option("--token-file", type=path(), metavar="FILE", help="Make the first tokens beside it."),
+    QUOTAS,
 )
-def manager(database: str, listen: str, url: str | None, token_file: Path | None) -> None:
+def manager(database: str, listen: str, url: str | None, token_file: Path | None, quotas: Path | None) -> None:
     """Run one manager; any number of them share one PostgreSQL."""
-    settings = ManagerSettings(database=database, listen=parse_listen(listen), url=url, token_file=token_file)
+    settings = ManagerSettings(database, parse_listen(listen), url, token_file, _quotas_in(quotas))
     from corral import server
 
     server.run_manager(settings)
@@ -121,6 +127,18 @@ def upgrade(database: str) -> None:
 db = click.Group(
     "db", help="The database: upgrade.", commands=[upgrade], no_args_is_help=False, context_settings=SETTINGS
 )
+
+
+def _quotas_in(file: Path | None) -> QuotaFile | None:
+    if file is None:
+        return None
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise Invalid("bad_quota_file", f"--quotas {file}: {error.strerror}", subject=str(file)) from None
+    except UnicodeDecodeError:
+        raise Invalid("bad_quota_file", f"--quotas {file} is not text", subject=str(file)) from None
+    return parse_quotas(text, f"--quotas {file}")
 
 
 def _usual_data_dir() -> Path:

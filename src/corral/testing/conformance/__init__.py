@@ -12,19 +12,36 @@ Nothing here needs more of the implementation than its port; what it must refuse
 """
 
 from corral.testing.conformance.policies import OrderConformance, PlacementConformance
+from corral.testing.conformance.store_ahead import AheadRules
+from corral.testing.conformance.store_arrays import ArrayRules
 from corral.testing.conformance.store_dependencies import DependencyRules
 from corral.testing.conformance.store_groups import GroupRules
 from corral.testing.conformance.store_nodes import NodeRules
+from corral.testing.conformance.store_picture import PictureRules
 from corral.testing.conformance.store_preemption import PreemptionRules
+from corral.testing.conformance.store_quotas import QuotaRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
 from corral.testing.conformance.store_running import RunningRules
 from corral.testing.conformance.store_sessions import SessionRules
+from corral.testing.conformance.store_turns import TurnRules
 
 __all__ = ["OrderConformance", "PlacementConformance", "StoreConformance"]
 
 
 class StoreConformance(
-    SessionRules, RoomRules, RunningRules, NodeRules, GroupRules, DependencyRules, PreemptionRules, RaceRules
+    SessionRules,
+    RoomRules,
+    RunningRules,
+    AheadRules,
+    NodeRules,
+    GroupRules,
+    DependencyRules,
+    ArrayRules,
+    PreemptionRules,
+    QuotaRules,
+    RaceRules,
+    TurnRules,
+    PictureRules,
 ):
     """What a `ports.Store` must do. Needs the fixture `store`: a fresh, empty one."""

@@ -1,0 +1,171 @@
+"""Quotas over REST: set by administrators, seen by those who fall under them, told to whoever they hold back."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.face import Face, Node, problem
+from tests.api.test_groups import place
+
+QUOTAS = "/api/v1/quotas"
+NO_LIMITS = {
+    "cpus": None, "memory_mib": None, "gpus": None, "vram_mib": None, "sessions": None, "waiting": None,
+    "time_limit_s": None,
+}  # fmt: skip
+
+
+def put(face: Face, name: str, **fields: Any) -> dict[str, Any]:
+    answer = face.request("PUT", f"{QUOTAS}/{name}", json=fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def use(of: str, **held: Any) -> dict[str, Any]:
+    nothing = {"cpus": 0.0, "memory_mib": 0, "gpus": 0.0, "vram_mib": 0, "sessions": 0, "waiting": None}
+    return {"of": of} | nothing | held
+
+
+def test_a_quota_from_its_making_to_its_end(face: Face) -> None:
+    made = put(face, "ann", owner="ann", group="default", gpus="1.5", memory="4GiB", time="2h")
+    assert made == {
+        "name": "ann", "of": "owner ann in group default", "owner": "ann", "project": None, "domain": None,
+        "group": "default", "limits": NO_LIMITS | {"gpus": 1.5, "memory_mib": 4096, "time_limit_s": 7200},
+        "used": [use("owner ann in group default")], "version": 1,
+    }  # fmt: skip
+    changed = put(face, "ann", owner="ann", sessions=2, version=1)
+    assert (changed["version"], changed["limits"]) == (2, NO_LIMITS | {"sessions": 2}), "exactly what was said"
+    assert put(face, "ann", owner="ann", sessions=2)["version"] == 2, "nothing changed"
+    assert problem(face.request("PUT", f"{QUOTAS}/ann", json={"owner": "ann", "sessions": 3, "version": 1})) == (
+        409, "version_conflict",
+    )  # fmt: skip
+    assert face.get(f"{QUOTAS}/ann") == changed and face.get(QUOTAS) == [changed]
+    assert face.request("DELETE", f"{QUOTAS}/ann").json() == changed
+    assert face.get(QUOTAS) == []
+    history = face.get(f"{QUOTAS}/ann/history")
+    assert [(one["seq"], one["fact"], one["by"], one["quota"]) for one in history] == [
+        (1, "quota_set", "user:admin", "ann"), (2, "quota_set", "user:admin", "ann"),
+        (3, "quota_deleted", "user:admin", "ann"),
+    ]  # fmt: skip
+    assert history[1]["detail"] == {"owner": "ann", "sessions": 2}
+    assert face.get(f"{QUOTAS}/ann/history", params={"after": 2}) == history[2:]
+    assert face.get("/api/v1/events:page")["events"] == history
+    assert face.get("/api/v1/events:page", as_="ann")["events"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "code"),
+    [
+        ("q", {}, "bad_quota"),
+        ("q", {"owner": "ann"}, "bad_quota"),
+        ("q", {"cpus": 1}, "bad_quota"),
+        ("q", {"owner": "", "cpus": 1}, "bad_quota"),
+        ("q", {"owner": "a\x00", "cpus": 1}, "bad_quota"),
+        ("q", {"owner": "ann", "cpus": "many"}, "bad_cpus"),
+        ("q", {"owner": "ann", "cpus": -1}, "bad_cpus"),
+        ("q", {"owner": "ann", "gpus": "A100:2"}, "bad_gpus"),
+        ("q", {"owner": "ann", "memory": "lots"}, "bad_memory"),
+        ("q", {"owner": "ann", "vram": "99999999999TiB"}, "amount_too_large"),
+        ("q", {"owner": "ann", "sessions": -1}, "bad_number"),
+        ("q", {"owner": "ann", "sessions": "3"}, "bad_request"),
+        ("q", {"owner": "ann", "sessions": 10**30}, "bad_quota"),
+        ("q", {"owner": "ann", "time": 0}, "bad_quota"),
+        ("q", {"owner": "ann", "disk": 1}, "bad_request"),
+        ("a%20b", {"owner": "ann", "cpus": 1}, "bad_name"),
+        ("x%00", {"owner": "ann", "cpus": 1}, "bad_name"),
+    ],
+)
+def test_bad_input_is_one_clear_error(face: Face, name: str, body: dict[str, Any], code: str) -> None:
+    assert problem(face.request("PUT", f"{QUOTAS}/{name}", json=body)) == (422, code)
+    assert face.get(QUOTAS) == []
+
+
+def test_an_unknown_quota_is_not_found(face: Face) -> None:
+    for name in ("nobody", "x%00y"):
+        assert problem(face.request("GET", f"{QUOTAS}/{name}")) == (404, "no_such_quota")
+        assert problem(face.request("GET", f"{QUOTAS}/{name}/history")) == (404, "no_such_quota")
+        assert problem(face.request("DELETE", f"{QUOTAS}/{name}")) == (404, "no_such_quota")
+
+
+def test_only_administrators_set_quotas_and_everybody_sees_his_own(face: Face) -> None:
+    put(face, "ann", owner="ann", cpus=4)
+    put(face, "bob", owner="bob", cpus=4)
+    put(face, "each", owner="*", sessions=4)
+    put(face, "vision", project="vision", cpus=4)
+    put(face, "all", group="default", cpus=100)
+    for method, path, body in (
+        ("PUT", f"{QUOTAS}/ann", {"owner": "ann", "cpus": 8}),
+        ("DELETE", f"{QUOTAS}/ann", None),
+        ("GET", f"{QUOTAS}/ann/history", None),
+    ):
+        assert problem(face.request(method, path, "ann", json=body)) == (403, "not_allowed")
+    assert [one["name"] for one in face.get(QUOTAS, as_="ann")] == ["all", "ann", "each"]
+    assert problem(face.request("GET", f"{QUOTAS}/bob", "ann")) == (404, "no_such_quota")
+    face.node().register()
+    for owner in ("ann", "bob"):
+        face.submit(as_=owner, project="vision")
+    place(face)
+    assert [one["name"] for one in face.get(QUOTAS, as_="ann")] == ["all", "ann", "each", "vision"]
+    assert face.get(f"{QUOTAS}/each", as_="ann")["used"] == [use("owner ann", cpus=1.0, memory_mib=1024, sessions=1)]
+    assert [one["of"] for one in face.get(f"{QUOTAS}/each")["used"]] == ["owner ann", "owner bob"]
+    assert face.get(f"{QUOTAS}/vision", as_="bob")["used"] == [
+        use("project vision", cpus=2.0, memory_mib=2048, sessions=2)
+    ]
+
+
+def test_whoever_is_held_back_is_told_by_what(face: Face) -> None:
+    node = Node("n1", lambda path, body: face.request("POST", path, "agents", content=body)).register()
+    put(face, "ann", owner="ann", cpus=2)
+    running, waits = (face.submit(as_="ann", cpus=2)["id"] for _ in range(2))
+    other = face.submit(as_="bob", cpus=2)["id"]
+    assert place(face) == [running, other]
+    shown = face.get(f"/api/v1/sessions/{waits}")
+    assert [(one["code"], one["counts"]) for one in shown["refusals"]] == [
+        ("quota_owner", {"limit": 2000, "used": 2000, "asked": 2000})
+    ]
+    (listed,) = face.get("/api/v1/sessions", params={"phase": "pending"})["sessions"]
+    assert listed["refusals"] == shown["refusals"]
+    told = face.get(f"/api/v1/sessions/{waits}/explain")
+    assert (told["fits_now"], told["infeasible"], told["blockers"]) == (False, False, shown["refusals"])
+    planned = face.post("/api/v1/sessions:plan", {"command": ["x"], "cpus": 1}, "ann")
+    assert (planned["fits_now"], [one["code"] for one in planned["blockers"]]) == (False, ["quota_owner"])
+    assert face.post("/api/v1/sessions:plan", {"command": ["x"], "cpus": 1}, "bob")["fits_now"]
+    too_much = face.request("POST", "/api/v1/sessions", "ann", json={"command": ["x"], "cpus": 3})
+    assert (
+        problem(too_much) == (409, "infeasible") and "quota ann: owner ann may hold 2 CPUs" in too_much.json()["detail"]
+    )
+    never = face.post("/api/v1/sessions:plan", {"command": ["x"], "cpus": 3}, "ann")
+    assert (never["infeasible"], never["blockers"][0]["code"]) == (True, "quota_owner")
+    put(face, "ann", owner="ann", cpus=1)
+    assert face.get(f"/api/v1/sessions/{waits}/explain")["infeasible"], "now it could never start"
+    assert node.epoch == 1
+    face.post(f"/api/v1/sessions/{running}/cancel", as_="ann")
+    put(face, "ann", owner="ann", cpus=2)
+    assert place(face) == [waits]
+
+
+def test_too_many_that_wait_are_refused(face: Face) -> None:
+    put(face, "few", owner="*", waiting=2)
+    batch = {"sessions": [{"command": ["x"]}] * 2}
+    assert problem(face.request("POST", "/api/v1/sessions:batch", "ann", json={"sessions": batch["sessions"] * 2})) == (
+        409, "quota_waiting",
+    )  # fmt: skip
+    face.post("/api/v1/sessions:batch", batch, "ann")
+    refused = face.request("POST", "/api/v1/sessions", "ann", json={"command": ["x"]})
+    assert problem(refused) == (409, "quota_waiting") and "of owner ann 2 sessions may wait" in refused.json()["detail"]
+    face.submit(as_="bob")
+    assert [one["waiting"] for one in face.get(f"{QUOTAS}/few")["used"]] == [2, 1]
+
+
+def test_use_and_limits_are_metrics(face: Face) -> None:
+    put(face, "ann", owner="ann", cpus="2.5", sessions=3)
+    put(face, "each", owner="*", cpus=1)
+    face.node().register()
+    face.submit(as_="ann")
+    place(face)
+    lines = face.request("GET", "/metrics").text.splitlines()
+    told = {line for line in lines if line.startswith("corral_quota")}
+    assert told == {
+        'corral_quota_used{quota="ann",what="cpus"} 1.0', 'corral_quota_limit{quota="ann",what="cpus"} 2.5',
+        'corral_quota_used{quota="ann",what="sessions"} 1.0', 'corral_quota_limit{quota="ann",what="sessions"} 3.0',
+    }  # fmt: skip
+    assert face.get("/api/v1/doctor")["ok"]

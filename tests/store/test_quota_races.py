@@ -1,0 +1,149 @@
+"""Several managers and one quota at the same moment, on one PostgreSQL: never above it, never in each other's way."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from corral.model.faults import Refused
+from corral.model.quota import Quota
+from corral.ports import Reads
+from corral.reconcile import intents, quotas
+from corral.reconcile.placement import commit
+from corral.scheduling.cycle import cycle
+from corral.store import PostgresStore
+from corral.testing.builders import BY, Play, new_session, spec
+from tests.store.test_postgres_races import at_once, sound, stores, threads  # noqa: F401 - fixtures among them
+
+ROUNDS = 12
+ADMIN = "user:admin"
+
+
+def put(store: PostgresStore, quota: Quota) -> None:
+    asyncio.run(store.tx("set quota", lambda tx: quotas.put(tx, quota, ADMIN)))
+
+
+def held(store: PostgresStore) -> int:
+    return asyncio.run(store.read("held", _held))
+
+
+def _held(reads: Reads) -> int:
+    return sum(one.amounts.sessions for one in reads.all_held().held)
+
+
+def test_managers_that_place_at_once_stay_within_one_quota(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    """Each on nodes of its own, so that nothing but the quota makes them follow one another."""
+    play = Play(stores[0])
+    for name in ("n0", "n1", "n2"):
+        asyncio.run(play.join(name, cpus=8))
+    put(stores[0], Quota("each", owner="*", limits={"cpu_milli": 3000}))
+    put(stores[0], Quota("all", group="default", limits={"sessions": 4}))
+    for _ in range(ROUNDS):
+        ids = asyncio.run(
+            play.submit(*(spec(memory_mib=1, on_nodes=(f"n{number % 3}",)) for number in range(9)))
+        )  # fmt: skip
+        plans = [
+            asyncio.run(stores[0].read("snapshot", lambda reads, on=f"n{number}": _only(reads, on)))
+            for number in range(3)
+        ]
+        moves = [_committing(store, plan) for store, plan in zip(stores, plans, strict=True)]
+        assert sum(at_once(threads, *moves)) == 3
+        assert held(stores[1]) == 3
+        sound(stores[2])
+        for id_ in ids:
+            asyncio.run(play.cancel(id_))
+
+
+def _only(reads: Reads, node: str):
+    snapshot = reads.snapshot(128)
+    mine = [one for one in snapshot.waiting if one.shape.on_nodes == (node,)]
+    return type(snapshot)(snapshot.now, snapshot.nodes, snapshot.devices, mine, snapshot.groups)
+
+
+def _committing(store: PostgresStore, snapshot) -> Callable[[], Awaitable[int]]:
+    """A manager that planned before there were quotas."""
+    plan = cycle(snapshot)
+    assert len(plan.placements) == 3
+
+    async def move() -> int:
+        return await store.tx("place", lambda tx: commit(tx, plan, {}, BY))
+
+    return move
+
+
+def test_a_quota_counts_from_its_acknowledgement(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    play = Play(stores[0])
+    asyncio.run(play.join("n1", cpus=64))
+    for number in range(ROUNDS):
+        ids = asyncio.run(play.submit(*(spec(memory_mib=1) for _ in range(6))))
+
+        async def limit(number: int = number) -> int:
+            new = Quota(f"q{number}", owner="ann", limits={"sessions": 2})
+            await stores[2].tx("set quota", lambda tx: quotas.put(tx, new, ADMIN))
+            return await stores[2].read("held", _held)
+
+        *_, then = at_once(threads, *(Play(store).place for store in stores[:2]), limit)
+        after = held(stores[0])
+        assert then in (0, 6) and after in (then, 2 if then == 0 else then)
+        sound(stores[1])
+        asyncio.run(stores[0].tx("drop", lambda tx, name=f"q{number}": quotas.delete(tx, name, ADMIN)))
+        for id_ in ids:
+            asyncio.run(play.cancel(id_))
+
+
+def test_two_who_submit_at_once_do_not_pass_the_limit_together(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    play = Play(stores[0])
+    put(stores[0], Quota("few", owner="ann", limits={"waiting": 3}))
+    for _ in range(ROUNDS):
+
+        def submitting(store: PostgresStore) -> Callable[[], Awaitable[str]]:
+            async def move() -> str:
+                new = [new_session(spec()) for _ in range(2)]
+                try:
+                    await store.tx("submit", lambda tx: intents.submit(tx, new, "user:ann"))
+                except Refused as refused:
+                    return refused.code
+                return "made"
+
+            return move
+
+        assert sorted(at_once(threads, *map(submitting, stores))) == ["made", "quota_waiting", "quota_waiting"]
+        for id_ in asyncio.run(stores[0].read("pending", lambda reads: reads.in_phase("pending", 10))):
+            asyncio.run(play.cancel(id_))
+
+
+def test_who_is_under_no_quota_waits_for_none(stores: list[PostgresStore]) -> None:  # noqa: F811
+    """Whoever holds the quota's row holds up nobody else."""
+    play = Play(stores[0])
+    asyncio.run(play.join("n1", cpus=8))
+    asyncio.run(play.join("n2", cpus=8))
+    put(stores[0], Quota("bob", owner="bob", limits={"sessions": 1}))
+    asyncio.run(play.submit(spec()))
+
+    async def main() -> int:
+        held_open, go_on = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hold(tx) -> None:
+            tx.lock_quotas(["bob"])
+            loop.call_soon_threadsafe(held_open.set)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(20)
+
+        holding = asyncio.create_task(stores[1].tx("hold", hold))
+        await held_open.wait()
+        try:
+            async with asyncio.timeout(10):
+                return await Play(stores[0]).place()
+        finally:
+            go_on.set()
+            await holding
+
+    assert asyncio.run(main()) == 1
