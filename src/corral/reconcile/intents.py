@@ -39,7 +39,9 @@ def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
 def submit_all(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session | Array]:
     """As `submit`, of sessions and arrays together."""
     arrays_asked = [one for one in new if one.spec.array is not None]
-    arrays_made = iter(arrays.submit(tx, arrays_asked, by) if arrays_asked else [])
+    made = arrays.submit(tx, arrays_asked, by) if arrays_asked else []
+    quotas.check_submit(tx, [one for one, array in zip(arrays_asked, made, strict=True) if array.id == one.id])
+    arrays_made = iter(made)
     _keep_groups(tx, [one.spec.group for one in arrays_asked if one.spec.group is not None])
     sessions = iter(submit(tx, [one for one in new if one.spec.array is None], by))
     return [next(sessions) if one.spec.array is None else next(arrays_made) for one in new]

@@ -29,8 +29,8 @@ from corral.scheduling.picture import Picture
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
-from corral.scheduling.reserving import in_the_way
 from corral.scheduling.policies.registry import takes_turns
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
 

@@ -25,11 +25,21 @@ SELECT p.owner, s.owner, s.project, n.grp, SUM(p.cpu_milli), SUM(p.memory_mib), 
 FROM pin p JOIN session s ON s.id = p.owner JOIN node n ON n.name = p.node
 LEFT JOIN device d ON d.node = p.node AND d.uuid = p.device
 GROUP BY p.owner, s.owner, s.project, n.grp ORDER BY p.owner"""
-QUOTA_WAITING = """
-SELECT owner, project, grp, COUNT(*) FROM session WHERE phase = 'pending' GROUP BY owner, project, grp"""
-QUOTA_WAITING_OF = """
-SELECT owner, project, grp, COUNT(*) FROM session WHERE phase = 'pending' AND owner @in(owners)
+
+
+def _waiting(owners: str) -> str:
+    """Members of arrays that have no row yet wait, too."""
+    return f"""
+SELECT owner, project, grp, SUM(number) FROM (
+    SELECT owner, project, grp, COUNT(*) AS number FROM session WHERE phase = 'pending'{owners}
+    GROUP BY owner, project, grp
+    UNION ALL
+    SELECT owner, project, grp, size - made FROM session_array WHERE made < size AND wanted <> 'stop'{owners}) AS counted
 GROUP BY owner, project, grp"""
+
+
+QUOTA_WAITING = _waiting("")
+QUOTA_WAITING_OF = _waiting(" AND owner @in(owners)")
 
 ADD_QUOTA = """
 INSERT INTO quota (name, owner, project, domain, grp, limits, above, version)

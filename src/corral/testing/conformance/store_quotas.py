@@ -195,6 +195,30 @@ class QuotaRules:
             assert made.id == again.id, "what is repeated is not counted again"
 
     @on_a_loop
+    async def test_an_array_counts_as_all_its_members_that_wait(self, store: Store) -> None:
+        play = Play(store)
+        await set_quota(store, "a", owner="ann", waiting=10, cpu_milli=2000)
+
+        async def submit_array(indices: str, cpus: int = 1) -> None:
+            new = [new_session(spec(cpus=cpus, array=indices), owner="ann")]
+            await store.tx("submit", lambda tx: intents.submit_all(tx, new, "user:ann"))
+
+        with raising(Refused, "quota_waiting"):
+            await submit_array("0-10")
+        with raising(Refused, "infeasible"):
+            await submit_array("0-1", cpus=3)
+        await submit_array("0-7")
+        await submit(store, "ann", spec(), spec())
+        with raising(Refused, "quota_waiting"):
+            await submit(store, "ann", spec())
+        await play.join("n1", cpus=8)
+        while await play.place():
+            pass
+        assert await placed(store) == {"ann": 2}
+        await submit(store, "ann", spec(), spec())
+        assert await play.violations() == []
+
+    @on_a_loop
     async def test_what_can_never_start_is_refused_when_it_is_submitted(self, store: Store) -> None:
         await set_quota(store, "a", owner="ann", cpu_milli=2000, time_limit_s=60)
         await submit(store, "ann", spec(cpus=2, time_limit_s=60))
