@@ -18,6 +18,7 @@ from corral.model.lifecycle import ExitClass, Phase, Wanted
 from corral.model.session import Entry, Session, StopFor, Why
 from corral.ports import PLACE, NewSession, Store, Tx
 from corral.reconcile.groups import no_such_group
+from corral.reconcile.preempting import forget_room
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
 
 WINDOW = 128  # members that wait for room at once, of one array: as many of one shape as a pass reads
@@ -172,16 +173,16 @@ def hold(tx: Tx, array_id: str, by: str) -> Array:
         raise Refused("not_pending", f"array {array_id} is over; only pending members can be held", subject=array_id)
     if array.unmade and array.wanted is Wanted.RUN:
         array = tx.write_array(array, array._replace(wanted=Wanted.HOLD), _line("hold", by))
-    held = _ask_members(tx, array, "hold", by, _held)
+    held = _ask_members(tx, array, "hold", by, lambda one: _held(tx, one))
     tx.take_turns_back(held)
     if not array.unmade and not held and array.wanted is Wanted.RUN:
         raise Refused("not_pending", f"no member of array {array_id} is pending any more", subject=array_id)
     return array
 
 
-def _held(session: Session) -> Session | None:
+def _held(tx: Tx, session: Session) -> Session | None:
     waits = session.phase is Phase.PENDING and session.wanted is Wanted.RUN
-    return session._replace(wanted=Wanted.HOLD) if waits else None
+    return forget_room(tx, session)._replace(wanted=Wanted.HOLD) if waits else None
 
 
 def release(tx: Tx, array_id: str, by: str) -> Array:
@@ -240,8 +241,10 @@ def update(
     limit = {name: value for name, value in asked.items() if name == "time_limit_s"}
 
     def changed(session: Session) -> Session | None:
-        fields = asked if session.phase is Phase.PENDING else limit
-        return session._replace(**fields) if fields else None
+        pending = session.phase is Phase.PENDING
+        fields = asked if pending else limit
+        base = forget_room(tx, session) if pending and group is not None else session
+        return base._replace(**fields) if fields else None
 
     for session in tx.sessions(_ask_members(tx, array, "update", by, changed, **asked)).values():
         if group is not None and session.phase is Phase.PENDING:

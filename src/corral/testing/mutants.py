@@ -11,8 +11,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from corral.testing.mutants_arrays import ARRAY_MUTANTS
 from corral.testing.mutants_manager import MANAGER_MUTANTS
 from corral.testing.mutants_node import NODE_MUTANTS
+from corral.testing.mutants_quotas import QUOTA_MUTANTS
 from corral.testing.mutants_room import ROOM_MUTANTS
 from corral.testing.patches import Patch
 from corral.testing.site import Focus
@@ -29,6 +31,7 @@ class Mutant:
 
 
 CROWDED = Focus(preempting=True, nodes=1, sessions=12, jobs_last_s=12.0, chaos_s=60.0)
+LIMITED = Focus(limited=True, nodes=3, sessions=20, jobs_last_s=2.0, chaos_s=60.0)
 REBOOTS = ("power_loss", "reboot")
 LOST = Focus(kinds=("lose_run_directory",), jobs_last_s=15.0, pace_s=4.0)
 FOCUS = {
@@ -50,8 +53,12 @@ FOCUS = {
     "others_pins_are_room": CROWDED,
     "permission_never_expires": Focus(kinds=("silent",), rates=(("node.slow_provision", 1.0),)),
     "pins_are_not_counted": CROWDED,
-    "pins_for_who_is_gone": CROWDED,
+    "pins_for_who_is_gone": replace(
+        CROWDED, kinds=("silent", "cut"), nodes=2, sessions=16, chaos_s=250.0, pace_s=10.0, jobs_last_s=40.0
+    ),
     "pins_stay": CROWDED,
+    "quotas_are_not_looked_at_again": LIMITED,
+    "quotas_forget_whom_they_let_in": LIMITED,
     "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
     "room_goes_to_anyone": CROWDED,
     "run_id_certifies": LOST,
@@ -64,7 +71,7 @@ FOCUS = {
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name))
-    for name, parts in sorted((MANAGER_MUTANTS | NODE_MUTANTS | ROOM_MUTANTS).items())
+    for name, parts in sorted((ARRAY_MUTANTS | MANAGER_MUTANTS | NODE_MUTANTS | QUOTA_MUTANTS | ROOM_MUTANTS).items())
 }
 
 

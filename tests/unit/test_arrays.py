@@ -1,0 +1,177 @@
+"""Arrays as values: indices, names of members, what is counted, and the invariants, each broken once."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.agent.environment import Layout
+from corral.model.array import (
+    Array,
+    Indices,
+    Range,
+    alone,
+    indices_of,
+    member,
+    member_id,
+    member_of,
+    outcome_of,
+    phase_of,
+    tally,
+    variables,
+)
+from corral.model.array_invariants import array_went_on, check_arrays
+from corral.model.lifecycle import Outcome, Phase, Wanted
+from corral.model.session import Token, parse_token, path_name
+from corral.model.spec import SessionSpec
+
+ARRAY = Array("k3f9x2m4qa", 100, SessionSpec(("true",), array="0-9,20-30:2%3"), "ann", 5.0)
+
+
+@st.composite
+def indices(draw: st.DrawFn) -> Indices:
+    ranges: list[Range] = []
+    at = 0
+    for _ in range(draw(st.integers(1, 5))):
+        first = at + draw(st.integers(0, 50))
+        step, count = draw(st.integers(1, 9)), draw(st.integers(1, 40))
+        last = first + step * (count - 1)
+        ranges.append(Range(first, last, step if count > 1 else 1))
+        at = last + 1
+    return Indices(tuple(ranges), draw(st.none() | st.integers(1, 99)))
+
+
+@given(indices())
+def test_what_is_written_is_read(given_: Indices) -> None:
+    assert indices_of(str(given_)) == given_
+    listed = [given_.at(place) for place in range(given_.size)]
+    assert listed == [index for one in given_.ranges for index in range(one.first, one.last + 1, one.step)]
+    assert [given_.place_of(index) for index in listed] == list(range(given_.size))
+    outside = set(range(max(listed) + 2)) - set(listed)
+    assert all(given_.place_of(index) is None for index in outside)
+
+
+@given(st.sampled_from("0123456789abcdefghjkmnpqrstvwxyz"), st.integers(0, 999_999_999))
+def test_a_members_name_is_safe_in_tokens_and_paths(letter: str, index: int) -> None:
+    name = member_id(letter * 10, index)
+    assert member_of(name) == (letter * 10, index)
+    token = str(Token(3, name, 2, 1))
+    assert parse_token(token) == Token(3, name, 2, 1)
+    assert not set("[]/*?") & {*token, *path_name(name)}
+    assert Layout("/s", "/r", "n", "a").workspace(name) == f"/s/workspaces/{letter * 10}_{index}"
+
+
+@pytest.mark.parametrize("name", ["abc", "abc[]", "abc[-1]", "abc[01]", "abc[1", "abc[1][2]", "[1]", "abc[1234567890]"])
+def test_what_is_no_members_name(name: str) -> None:
+    assert member_of(name) is None
+    if "[" not in name:
+        assert path_name(name) == name
+
+
+def test_a_member_without_a_row_is_told_as_its_array_has_it() -> None:
+    waiting = member(ARRAY._replace(priority=7, wanted=Wanted.HOLD), 11)
+    assert (waiting.id, waiting.ordinal, waiting.phase) == ("k3f9x2m4qa[22]", 112, Phase.PENDING)
+    assert (waiting.priority, waiting.wanted, waiting.submitted_at) == (7, Wanted.HOLD, 5.0)
+    stopped = member(ARRAY._replace(wanted=Wanted.STOP), 0)
+    assert (stopped.phase, stopped.outcome, stopped.exit_code) == (Phase.ENDED, Outcome.CANCELLED, 130)
+
+
+def test_a_command_is_told_which_member_it_is() -> None:
+    one = member(ARRAY, 11)
+    told = {"CORRAL_ARRAY_ID": "k3f9x2m4qa", "CORRAL_ARRAY_INDEX": "22", "CORRAL_ARRAY_SIZE": "16"}
+    assert variables(one) == told
+    assert variables(one._replace(id="k3f9x2m4qa")) == {}
+    again = alone(one)
+    assert (again.array, again.environment) == (None, told)
+    assert alone(one._replace(id="other", spec=replace(one.spec, array=None))).environment == {}
+
+
+def test_members_without_rows_are_counted() -> None:
+    rows = [("ended", "succeeded", 3), ("ended", "failed", 1), ("running", None, 2)]
+    array = ARRAY._replace(made=6)
+    assert tally(array, rows).phases == {"pending": 10, "running": 2, "ended": 4}
+    stopped = tally(array._replace(wanted=Wanted.STOP), rows)
+    assert (stopped.phases, stopped.outcomes["cancelled"]) == ({"running": 2, "ended": 14}, 10)
+    assert outcome_of(stopped) is Outcome.FAILED
+    assert outcome_of(stopped._replace(outcomes={"succeeded": 1, "cancelled": 2})) is Outcome.CANCELLED
+    assert phase_of(array, tally(array, rows)) is Phase.RUNNING
+    assert phase_of(array, tally(array._replace(made=0), [])) is Phase.PENDING
+
+
+Tables = dict[str, Any]
+
+
+def right() -> Tables:
+    """Of `a`, ten places and three at a time, the first three have rows; `b` has ended as it was cancelled."""
+    row = {"seq": 1, "throttle": 3, "wanted": "run", "ended_at": None, "outcome": None}
+    ended = {"seq": 2, "throttle": None, "wanted": "stop", "ended_at": 9.0, "outcome": "cancelled"}
+    return {
+        "arrays": {
+            "a": row | {"id": "a", "ordinal": 10, "size": 10, "reached": 2, "made": 3},
+            "b": ended | {"id": "b", "ordinal": 30, "size": 5, "reached": 1, "made": 1},
+        },
+        "sessions": [
+            {"id": "a[0]", "in_array": "a", "ordinal": 11, "phase": "ended", "after_open": 0},
+            {"id": "a[1]", "in_array": "a", "ordinal": 12, "phase": "running", "after_open": 0},
+            {"id": "a[7]", "in_array": "a", "ordinal": 18, "phase": "pending", "after_open": 1},
+            {"id": "b[0]", "in_array": "b", "ordinal": 31, "phase": "ended", "after_open": 0},
+            {"id": "plain", "in_array": None, "ordinal": 40, "phase": "running", "after_open": 0},
+        ],
+        "events": {"a": [{"seq": 1}], "b": [{"seq": 1}, {"seq": 2}]},
+    }
+
+
+def codes(tables: Tables) -> set[str]:
+    return {code for code, _, _ in check_arrays(tables["arrays"], tables["sessions"], tables["events"])}
+
+
+def test_what_is_right_breaks_nothing() -> None:
+    assert codes(right()) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "which", "change"),
+    [
+        ("AR1", "sessions", 1, {"ordinal": 11, "id": "a[0]"}),
+        ("AR1", "sessions", 1, {"ordinal": 25}),
+        ("AR1", "sessions", 1, {"id": "c[1]"}),
+        ("AR1", "sessions", 1, {"id": "a[9]"}),
+        ("AR1", "sessions", 1, {"in_array": "c"}),
+        ("AR1", "arrays", "a", {"made": 4}),
+        ("AR1", "arrays", "a", {"reached": 4}),
+        ("AR2", "arrays", "a", {"throttle": 0}),
+        ("AR3", "arrays", "a", {"ended_at": 9.0, "made": 10}),
+        ("AR3", "sessions", 3, {"phase": "stopping"}),
+        ("AR3", "arrays", "b", {"wanted": "run"}),
+        ("CB1", "arrays", "a", {"wanted": "stop"}),
+        ("EV1", "arrays", "a", {"seq": 2}),
+        ("EV1", "events", "b", [{"seq": 2}]),
+    ],
+)
+def test_each_rule_broken_once(code: str, table: str, which: Any, change: Any) -> None:
+    tables = deepcopy(right())
+    if isinstance(change, dict):
+        tables[table][which].update(change)
+    else:
+        tables[table][which] = change
+    assert code in codes(tables)
+
+
+@pytest.mark.parametrize(
+    ("code", "array", "change"),
+    [
+        ("AR3", "b", {"ended_at": None}),
+        ("AR3", "b", {"outcome": "succeeded"}),
+        ("AR1", "a", {"size": 11}),
+        ("AR1", "a", {"made": 2}),
+        ("AR1", "a", {"reached": 1}),
+        ("CB2", "b", {"wanted": "run"}),
+    ],
+)
+def test_what_may_never_change(code: str, array: str, change: dict[str, Any]) -> None:
+    before = right()["arrays"][array]
+    assert list(array_went_on(before, before)) == []
+    assert code in {found for found, _ in array_went_on(before, before | change)}
