@@ -6,19 +6,13 @@ truth values are 0 and 1 (the two dialects agree on nothing else), documents are
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     Column,
     Double,
     Identity,
     Index,
-    Integer,
     LargeBinary,
-    MetaData,
-    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -29,38 +23,15 @@ from corral.model.dependency import DependencyKind
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, StopFor
+from corral.store.array_schema import session_array
+from corral.store.columns import BIG, metadata
+from corral.store.columns import big as _big
+from corral.store.columns import flag as _flag
+from corral.store.columns import moment as _time
+from corral.store.columns import one_of as _one_of
+from corral.store.columns import words as _text
 
-metadata = MetaData(
-    naming_convention={
-        "uq": "%(table_name)s_%(column_0_N_name)s_key",
-        "ck": "%(table_name)s_%(constraint_name)s",
-    }
-)
-BIG = BigInteger().with_variant(Integer, "sqlite")
-
-
-def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IS NULL OR {column} IN ({listed})", name=f"{column}_known")
-
-
-def _big(name: str, default: int | None = 0, nullable: bool = False) -> Column[int]:
-    shown = None if default is None else text(str(default))
-    return Column(name, BIG, nullable=nullable, server_default=shown)
-
-
-def _flag(name: str) -> Column[int]:
-    known = CheckConstraint(f"{name} IN (0, 1)", name=f"{name}_is_flag")
-    return Column(name, SmallInteger, known, nullable=False, server_default=text("0"))
-
-
-def _text(name: str, nullable: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=nullable)
-
-
-def _time(name: str, nullable: bool = True) -> Column[float]:
-    return Column(name, Double, nullable=nullable)
-
+__all__ = ["metadata", "session", "session_array"]
 
 meta = Table("meta", metadata, Column("name", Text, primary_key=True), _text("value"))
 
@@ -142,52 +113,6 @@ Index("session_member", session.c.in_array, session.c.phase, session.c.outcome,
 Index("session_member_live", session.c.in_array, session.c.after_open, session.c.phase,
       sqlite_where=text("in_array IS NOT NULL AND phase <> 'ended'"),
       postgresql_where=text("in_array IS NOT NULL AND phase <> 'ended'"))  # fmt: skip
-
-# One request with many members. A member has a row of `session` from its turn on; its ordinal is its array's, one, and
-# its place. Every place before `reached` has its row, `made` places in all.
-session_array = Table(
-    "session_array",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("ordinal", BIG, nullable=False, unique=True),
-    _text("spec"),
-    _text("owner"),
-    _time("submitted_at", nullable=False),
-    _big("seq", 1),
-    _text("wanted"),
-    _text("grp", nullable=True),
-    _big("priority"),
-    _big("time_limit_s", None, nullable=True),
-    _big("size", None),
-    _big("throttle", None, nullable=True),
-    _big("reached"),
-    _big("made"),
-    Column("not_before", Double, nullable=False, server_default=text("0")),
-    _flag("after_open"),
-    _time("ended_at"),
-    _text("outcome", nullable=True),
-    _text("exit_class", nullable=True),
-    _big("exit_code", None, nullable=True),
-    _text("reason_code", nullable=True),
-    _text("reason_message", nullable=True),
-    _text("requeue_of", nullable=True),
-    _text("project"),
-    _text("name"),
-    _text("idempotency_key", nullable=True),
-    _text("digest"),
-    _one_of("wanted", Wanted),
-    _one_of("outcome", Outcome),
-    _one_of("exit_class", ExitClass),
-    CheckConstraint("made BETWEEN 0 AND size AND reached BETWEEN 0 AND size", name="made_of_its_size"),
-    CheckConstraint("(ended_at IS NULL) = (outcome IS NULL) AND (ended_at IS NULL) = (exit_class IS NULL)",
-                    name="ended_is_complete"),
-    UniqueConstraint("idempotency_key", "project"),
-)  # fmt: skip
-Index("array_open", session_array.c.ordinal, sqlite_where=text("ended_at IS NULL"),
-      postgresql_where=text("ended_at IS NULL"))  # fmt: skip
-Index("array_unmade", session_array.c.ordinal, sqlite_where=text("made < size"),
-      postgresql_where=text("made < size"))  # fmt: skip
-Index("array_of_owner", session_array.c.owner, session_array.c.ordinal)
 
 # What a session waits for: the end of `needs`, as `kind` has it (model.dependency). Both are ids of sessions or arrays.
 dependency = Table(
