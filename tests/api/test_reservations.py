@@ -139,7 +139,7 @@ def test_the_first_in_line_has_a_planned_start_and_those_behind_are_told_of_it(f
     assert [one["code"] for one in told["blockers"]] == ["would_delay"]
     assert told["estimate"]["basis"] == "limits"
     assert told["changes"][0]["option"] == "time"
-    assert [one["planned_start"] for one in face.get("/api/v1/sessions") if one["id"] == runs] == [None]
+    assert [one["planned_start"] for one in face.get("/api/v1/sessions")["sessions"] if one["id"] == runs] == [None]
     hold = face.submit("ann", cpus=8, hold=True)["id"]
     assert face.get(f"/api/v1/sessions/{hold}/explain")["estimate"] is None
 

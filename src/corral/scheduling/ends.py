@@ -1,63 +1,70 @@
 """When those who run give their room back, as arrays: what will be free again of one pool of nodes by a given time.
 
 Only ends that are known are in it. They are turned into arrays as far as they are asked for, soonest first, so that a
-look at the next hour costs what ends in it.
+look at the next hour costs what ends in it; and a pool that is kept remembers what of it each one holds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corral.scheduling.places import RankPlace
-from corral.scheduling.pool import Ints, Pool
+from corral.scheduling.pool import Floats, Ints, Pool, Rows
 
 CHUNK = 256
 
 
 class End(NamedTuple):
     at_s: float
-    number: int
     ranks: tuple[RankPlace, ...]
 
 
 class Ends:
     """The known ends in one pool, by time."""
 
-    def __init__(self, pool: Pool, ends: Iterable[tuple[float, tuple[RankPlace, ...]]]) -> None:
+    def __init__(self, pool: Pool, ends: Sequence[End]) -> None:
         self._pool = pool
-        self._ends = sorted(End(at_s, number, ranks) for number, (at_s, ranks) in enumerate(ends))
-        self._begin()
+        self._ends = list(ends)
+        self._stale = False
+        self._sort()
 
-    def _begin(self) -> None:
+    def _sort(self) -> None:
+        times: Floats = np.array([one.at_s for one in self._ends], np.float64)
+        self._order: Rows = np.argsort(times, kind="stable")
+        self._times = times[self._order]
         self._upto = [0]  # how many cells the first so many ends have
         self._cells: NDArray[np.intp] = np.zeros(0, np.intp)
         self._amounts: Ints = np.zeros(0, np.int64)
 
+    def _fresh(self) -> None:
+        if self._stale:
+            self._stale = False
+            self._sort()
+
     def add(self, at_s: float, ranks: tuple[RankPlace, ...]) -> None:
         """One more, which was not known before."""
-        insort(self._ends, End(at_s, len(self._ends), ranks))
-        self._begin()
-
-    def __len__(self) -> int:
-        return len(self._ends)
+        self._ends.append(End(at_s, ranks))
+        self._stale = True
 
     def at(self, index: int) -> float:
-        return self._ends[index].at_s
+        return float(self._times[index])
 
     def count_by(self, at_s: float) -> int:
         """How many have ended by then."""
-        return bisect_right(self._ends, at_s, key=_time_of)
+        self._fresh()
+        return int(np.searchsorted(self._times, at_s, side="right"))
 
     def count_before(self, at_s: float) -> int:
-        return bisect_left(self._ends, at_s, key=_time_of)
+        self._fresh()
+        return int(np.searchsorted(self._times, at_s, side="left"))
 
     def freed(self, first: int, last: int) -> Ints:
         """What the ends from `first` up to `last` (not with it) give back, like `Pool.room`."""
+        self._fresh()
         self._make(last)
         cells = slice(self._upto[first], self._upto[last])
         room = self._pool.room
@@ -71,14 +78,11 @@ class Ends:
         cells: list[int] = []
         amounts: list[int] = []
         before = self._upto[-1]
-        for end in self._ends[made : max(count, made + CHUNK)]:
-            for cell, amount in self._pool.cells(end.ranks):
-                cells.append(cell)
-                amounts.append(amount)
+        following: list[int] = self._order[made : max(count, made + CHUNK)].tolist()
+        for index in following:
+            of_it = self._pool.cells_of(self._ends[index].ranks)
+            cells += of_it.cells
+            amounts += of_it.amounts
             self._upto.append(before + len(cells))
         self._cells = np.concatenate((self._cells, np.array(cells, np.intp)))
         self._amounts = np.concatenate((self._amounts, np.array(amounts, np.int64)))
-
-
-def _time_of(end: End) -> float:
-    return end.at_s

@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from corral.scheduling.ends import Ends
+from corral.scheduling.ends import End, Ends
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.ordering import line_of
 from corral.scheduling.outlook import Outlook, Start, Window
-from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.pool import Flags, Ints, Rows
@@ -153,13 +152,13 @@ class Heads:
         now = self._snapshot.now
         if self._outlooks:
             return
-        ends: defaultdict[str, list[tuple[float, tuple[RankPlace, ...]]]] = defaultdict(list)
+        ends: defaultdict[str, list[End]] = defaultdict(list)
         for one in self._snapshot.running:
             if one.ends_at is not None:
-                ends[one.group].append((one.ends_at if one.ends_at > now else now + LATE_S, one.ranks))
+                ends[one.group].append(End(one.ends_at if one.ends_at > now else now + LATE_S, one.ranks))
         for placed in self._placed:
             if not math.isinf(until := until_s(placed.session, now)):
-                ends[placed.group].append((until, placed.ranks))
+                ends[placed.group].append(End(until, placed.ranks))
         for name, pool in fleet.pools().items():
             windows = _reserved(self._snapshot, pool.row_of)
             self._outlooks[name] = Outlook(pool, now, Ends(pool, ends[name]), windows)

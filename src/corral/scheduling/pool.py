@@ -24,6 +24,7 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 NO_DEVICE = 0  # the kind of a column that a node has no device for
+MOST_CELLS = 2**18
 FEW = 3  # rows up to which plain Python is faster
 CPU, MEMORY, DEVICES = 0, 1, 2  # columns of `Pool.room`: then every device's share, then every device's memory
 
@@ -34,6 +35,14 @@ class Kind(NamedTuple):
     model: str
     arch: str | None
     capacity_mib: int
+
+
+class Cells(NamedTuple):
+    """What some places hold, as positions in the flattened `room` of their pool, and amounts."""
+
+    places: tuple[RankPlace, ...]
+    cells: list[int]
+    amounts: list[int]
 
 
 class Log:
@@ -103,6 +112,8 @@ class Pool:
         self._labels: dict[tuple[str, str], Flags] = {}
         self._columns = [{one.uuid: column for column, one in enumerate(ones)} for ones in self.devices]
         self._lists: dict[int, list[int]] = {}
+        self._looked: tuple[Rows, int, tuple[Ints, Ints, Ints]] | None = None
+        self._kept_cells: dict[int, Cells] = {}
         self.changes = Log(len(self.nodes))
         self.bar_changes = Log(len(self.nodes))
 
@@ -241,6 +252,17 @@ class Pool:
             self._note(row)
 
     def full_room(self) -> Ints:
+    def cells_of(self, places: tuple[RankPlace, ...]) -> Cells:
+        """The same as lists, which are kept while these very places are asked about again."""
+        kept = self._kept_cells.get(id(places))
+        if kept is None or kept.places is not places:
+            pairs = list(self.cells(places))
+            kept = Cells(places, [cell for cell, _ in pairs], [amount for _, amount in pairs])
+            if len(self._kept_cells) >= MOST_CELLS:
+                self._kept_cells.clear()
+            self._kept_cells[id(places)] = kept
+        return kept
+
         """What would be free if nobody held anything."""
         shares = np.where(self.kind == NO_DEVICE, 0, WHOLE_GPU_MILLI)
         memories = np.array([kind.capacity_mib for kind in self.kinds], np.int64)[self.kind]
