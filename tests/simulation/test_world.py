@@ -33,10 +33,11 @@ WORLDS_PER_POINT = 300  # most points are passed in each world, few in one of fi
 SEEDS_AT_ONCE, MOST_SEEDS = 200, 4000
 SLOW = {"horizon_is_forgotten", "late_registrations_count"}
 TRANSACTIONS = (
-    "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
+    "place", "claim", "preempt", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
     "count usage", "unfold arrays",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
 )  # fmt: skip
+SELDOM = {"drop pins"}  # room is kept for longer than nearly all worlds last; the stores' own suite has it
 CPUS = len(os.sched_getaffinity(0))
 OF_THE_NODE = sorted(
     name
@@ -45,7 +46,9 @@ OF_THE_NODE = sorted(
 )
 POINTS = (*OF_THE_NODE, *(f"{point} {name}" for point in server.CRASH_POINTS for name in TRANSACTIONS))
 WHERE = {"agent.before_lost": "death_is_not_proven"} | {
-    f"{point} confirm dead": "permission_never_expires" for point in server.CRASH_POINTS
+    f"{point} {name}": focus
+    for point in server.CRASH_POINTS
+    for name, focus in (("confirm dead", "permission_never_expires"), ("preempt", "pins_stay"))
 }
 
 pytestmark = pytest.mark.simulation
@@ -94,7 +97,7 @@ def test_crash_points_have_the_names_of_real_processes(enough: Campaign) -> None
 
 
 def test_no_transaction_is_left_out(enough: Campaign) -> None:
-    assert {point.partition(" ")[2] for point in enough.passes} - {""} == set(TRANSACTIONS)
+    assert {point.partition(" ")[2] for point in enough.passes} - {"", *SELDOM} == set(TRANSACTIONS)
 
 
 def test_every_mark_is_known() -> None:
