@@ -33,8 +33,8 @@ WORLDS_PER_POINT = 300  # most points are passed in each world, few in one of fi
 SEEDS_AT_ONCE, MOST_SEEDS = 200, 4000
 SLOW = {"horizon_is_forgotten", "late_registrations_count"}
 TRANSACTIONS = (
-    "place", "claim", "preempt", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
-    "count usage", "unfold arrays",
+    "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
+    "count usage", "unfold arrays", "preempt",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
 )  # fmt: skip
 SELDOM = {"drop pins"}  # room is kept for longer than nearly all worlds last; the stores' own suite has it

@@ -10,7 +10,7 @@ from corral.model.node import ResourceGroup
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Result, Session, StopFor
 from corral.model.spec import SessionSpec
-from corral.ports import Store
+from corral.ports import Keep, Store
 from corral.reconcile import groups, intents
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
@@ -243,9 +243,15 @@ class PreemptionRules:
         assert await pins(store) == [pin], "its time is not over"
         await drop_old_pins(store, [pin], pin.expires_at)
         assert await pins(store) == [pin], "the database's clock judges"
-        await store.tx("long ago", lambda tx: tx.drop_pins([scene.claimant]))
+        await store.tx("let go", lambda tx: tx.drop_pins([scene.claimant]))
         assert await pins(store) == []
         assert await used(store) == (1000, 2000)
+        two = scene.victims[1]
+        await store.tx("long ago", lambda tx: tx.give_room_back([(two, 1)], {two: Keep(scene.claimant, tx.now - 1.0)}))
+        assert await used(store) == (1000, 2000)
+        await drop_old_pins(store, await pins(store), await store.read("now", lambda reads: reads.now))
+        assert await pins(store) == []
+        assert await used(store) == (0, 0)
 
     @on_a_loop
     async def test_a_gang_gathers_its_room_from_several_nodes(self, store: Store) -> None:
