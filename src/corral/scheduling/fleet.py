@@ -180,6 +180,7 @@ class _Group:
         self.scorer: Scorer | None = None
         self._policy: PlacementPolicy | None = None
         self._standings: dict[Shape, Standing] = {}
+        self._last: Standing | None = None
         self._bars: dict[tuple[object, ...], Bars] = {}
         self._scored: dict[Standing, None] = {}
         self._reasoned: dict[Standing, None] = {}
@@ -217,11 +218,14 @@ class _Group:
         return [nodes[row].name for row in (range(len(nodes)) if isinstance(rows, slice) else rows.tolist())]
 
     def standing(self, shape: Shape) -> Standing:
-        found = self._standings.get(shape)
+        if self._last is not None and self._last.shape is shape:
+            found = self._last
+        else:
+            found = self._last = self._standings.get(shape)
         if found is None:
             if len(self._standings) >= MOST_SHAPES:
                 self._forget(self._standings.pop(next(iter(self._standings))))
-            found = self._standings[shape] = Standing(self.pool, shape, self._bars_of(shape))
+            found = self._last = self._standings[shape] = Standing(self.pool, shape, self._bars_of(shape))
         found.bars.refresh(self.now)
         return found
 
@@ -310,8 +314,9 @@ class _Group:
             rows = self.pool.changed_since(standing.scored_at)
             fitting = np.flatnonzero(standing.fits(rows))
             if isinstance(rows, np.ndarray):
-                fitting = rows[fitting]
-            scores[rows] = -np.inf
+                fitting = rows if len(fitting) == len(rows) else rows[fitting]
+            if fitting is not rows:
+                scores[rows] = -np.inf
             if len(fitting):
                 scores[fitting] = self._score(fitting, standing.shape, scorer)
             standing.scored_at = stamp

@@ -77,7 +77,7 @@ class Log:
         if stamp < self._forgotten:
             return slice(None)
         rows = set(self._rows[stamp - self._forgotten :])
-        return slice(None) if 2 * len(rows) > self._count else np.array(sorted(rows), np.intp)
+        return slice(None) if 2 * len(rows) > self._count else np.array(list(rows), np.intp)
 
     def few_since(self, stamp: int) -> list[int] | None:
         """The same where they are so few that plain Python is faster; None where they are more."""
@@ -194,8 +194,15 @@ class Pool:
         return self._labels[key, value]
 
     def free(self, rows: Rows | slice) -> tuple[Ints, Ints, Ints]:
-        """CPU and memory, shares, and device memories of these rows, in one look."""
-        room = self.room.take(rows, axis=0) if isinstance(rows, np.ndarray) else self.room[rows]
+        """CPU and memory, shares, and device memories of these rows, in one look; to be read only."""
+        if not isinstance(rows, np.ndarray):
+            return self._parts(self.room[rows])
+        stamp = self.changes.stamp
+        if self._looked is None or self._looked[0] is not rows or self._looked[1] != stamp:
+            self._looked = (rows, stamp, self._parts(self.room.take(rows, axis=0)))
+        return self._looked[2]
+
+    def _parts(self, room: Ints) -> tuple[Ints, Ints, Ints]:
         memory = DEVICES + self.width
         return room[:, :DEVICES], room[:, DEVICES:memory], room[:, memory:]
 
@@ -245,13 +252,6 @@ class Pool:
                     yield begin + DEVICES + column, grant.share_milli
                     yield begin + DEVICES + self.width + column, grant.vram_mib
 
-    def shift(self, rows: Rows, by: Ints) -> None:
-        """Let these rows have so much more free, or less, until it is taken back."""
-        self.room[rows] += by
-        for row in rows.tolist():
-            self._note(row)
-
-    def full_room(self) -> Ints:
     def cells_of(self, places: tuple[RankPlace, ...]) -> Cells:
         """The same as lists, which are kept while these very places are asked about again."""
         kept = self._kept_cells.get(id(places))
@@ -263,6 +263,13 @@ class Pool:
             self._kept_cells[id(places)] = kept
         return kept
 
+    def shift(self, rows: Rows, by: Ints) -> None:
+        """Let these rows have so much more free, or less, until it is taken back."""
+        self.room[rows] += by
+        for row in rows.tolist():
+            self._note(row)
+
+    def full_room(self) -> Ints:
         """What would be free if nobody held anything."""
         shares = np.where(self.kind == NO_DEVICE, 0, WHOLE_GPU_MILLI)
         memories = np.array([kind.capacity_mib for kind in self.kinds], np.int64)[self.kind]
@@ -272,7 +279,7 @@ class Pool:
         """The same nodes with other room, to think on."""
         other = copy(self)
         other.room = room
-        other._lists = {}
+        other._lists, other._looked = {}, None
         other.changes = Log(len(self.nodes))
         return other
 

@@ -7,7 +7,7 @@ that are expected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.policies.scorer import Demand, Scorer, fullness
 from corral.scheduling.policies.usefulness import Index, Usefulness
-from corral.scheduling.pool import CPU, Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.pool import Flags, Floats, Ints, Pool, Rows
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import Need, need_of
 
 TIE = 1e-6  # per free thousandth: far below any difference in use
 CPU_TIE = 1e-12  # per free milli-CPU: below that
 UNUSABLE = -1e15  # finite, as scores must be
-BEFORE, AFTER = 0, 1
+MOST_BEST = 2**25  # GPUs remembered, of one node for one shape, in 2 bytes each
+BASE, WHOLE, TOTAL = 0, 1, 2  # columns of what is known of each node
 
 
 class LeastFragmentation(Scorer):
@@ -32,84 +33,112 @@ class LeastFragmentation(Scorer):
     CPUs free; on it the tightest GPU. Where there are no GPUs it is `pack`."""
 
     by_shape: ClassVar[bool] = True
+    looks_ahead: ClassVar[bool] = True
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         super().__init__(pool, demand)
         self._useful = Usefulness(pool, demand)
         self._met: dict[Shape, _Met] = {}
+        self._last: tuple[Shape, _Met] | None = None
+        self._known: Ints = np.zeros((len(pool), 3), np.int64)
+        self._known[:, BASE] = self._useful.base
+        self._before: Floats = np.zeros(len(pool))
+        self._known_at = -1
 
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         if not self.pool.width:
             return fullness(self.pool, rows)
+        self._look_again()
         useful, met, ranks = self._useful, self._meet(shape), shape.ranks_per_node
         need = met.need
         room, free, vram = self.pool.free(rows)
-        idle = free == WHOLE_GPU_MILLI
-        idle_count, total = idle.sum(axis=1), free.sum(axis=1)
-        asked = ranks * (need.gpus * WHOLE_GPU_MILLI if need.whole else need.share_milli)
-        rooms, totals = _before_and_after(room, met.room, total, asked)
-        site = useful.site(useful.kind[rows], rooms)
-        each = useful.of_free(site, free)
-        use = each.sum(axis=2)
-        use[BEFORE] += useful.of_idle(site[BEFORE], idle_count)
+        known = self._known.take(rows, axis=0) if isinstance(rows, np.ndarray) else self._known[rows]
         if shape.exclusive:
-            use[AFTER] = 0
-        elif need.gpus:
-            use[AFTER] += self._without_whole(site[AFTER], idle_count, max(need.gpus, 0) * ranks)
+            return -self._before[rows]
+        left = np.subtract(room, met.room)
+        np.maximum(left, 0, out=left)
+        site = useful.site(known[:, BASE], left)
+        each = useful.of_free(site, free)
+        use: Floats = each.sum(axis=1)
+        if need.gpus:
+            asked = ranks * need.gpus * WHOLE_GPU_MILLI if need.whole else 0
+            use += self._without_whole(site, known[:, WHOLE], max(need.gpus, 0) * ranks)
         else:
-            together = useful.of_idle(site[AFTER][:, None], idle_count[:, None] - idle)
+            asked = ranks * need.share_milli
+            idle = free == WHOLE_GPU_MILLI
+            together = useful.of_idle(site[:, None], known[:, WHOLE, None] - idle)
             usable = vram >= need.vram_mib.take(self.pool.kinds_of(rows))
-            change = together - each[AFTER] + self._shared(site[AFTER], free, need.share_milli, usable)
-            met.best[rows] = best = change.argmax(axis=1)
-            use[AFTER] += change[np.arange(len(best)), best]
-        use *= useful.usable_part(rooms, totals)
-        return use[AFTER] - use[BEFORE] - TIE * total - CPU_TIE * room[:, CPU]
+            together -= each
+            together += self._shared(site, free, need.share_milli, usable)
+            met.best[rows] = best = together.argmax(axis=1)
+            use += together[np.arange(len(best)), best]
+        use *= useful.usable_part(left, known[:, TOTAL] - asked if asked else known[:, TOTAL])
+        use -= self._before[rows]
+        return use
+
+    def _look_again(self) -> None:
+        """At each node that changed, in plain Python, so that equal nodes are worth the same to the last bit."""
+        pool = self.pool
+        if self._known_at == pool.stamp:
+            return
+        rows: Iterable[int] | None = pool.changes.few_since(self._known_at)
+        if rows is None:
+            changed = pool.changed_since(self._known_at)
+            rows = range(len(pool)) if isinstance(changed, slice) else changed.tolist()
+        width, known = pool.width, self._known
+        for row in rows:
+            cpu, memory, *rest = pool.room_of(row)
+            free = rest[:width]
+            whole, total = free.count(WHOLE_GPU_MILLI), sum(free)
+            known[row, WHOLE], known[row, TOTAL] = whole, total
+            worth = self._useful.worth(int(known[row, BASE]), cpu, memory, free, whole, total)
+            self._before[row] = worth + TIE * total + CPU_TIE * cpu
+        self._known_at = pool.stamp
 
     def _without_whole(self, site: Index, idle: Ints, count: int) -> Floats:
         """What changes in use when so many idle GPUs are taken, beside what idle ones are worth together."""
-        taken = np.minimum(idle, count)
-        left = self._useful.of_idle(site, idle - taken)
         if not count:
-            return left
-        return left - taken * self._useful.of_whole(site)
+            return self._useful.of_idle(site, idle)
+        taken = np.minimum(idle, count)
+        return self._useful.of_idle(site, idle - taken) - taken * self._useful.of_whole(site)
 
     def _shared(self, site: Index, free: Ints, share_milli: int, usable: Flags) -> Floats:
         """What is left of each GPU is worth if the share goes there; of equals the tightest is best."""
         left = free - share_milli
-        worth = self._useful.of_free(site, np.maximum(left, 0)) - TIE * free
-        return np.where(usable & (left >= 0), worth, UNUSABLE)
+        usable &= left >= 0
+        worth = self._useful.of_free(site, np.maximum(left, 0, out=left))
+        worth -= TIE * free
+        worth[~usable] = UNUSABLE
+        return worth
 
     def _meet(self, shape: Shape) -> _Met:
+        if self._last is not None and self._last[0] is shape:
+            return self._last[1]
         met = self._met.get(shape)
         if met is None:
+            while len(self._met) >= max(1, MOST_BEST // max(len(self.pool), 1)):
+                del self._met[next(iter(self._met))]
             need, ranks = need_of(shape, self.pool), shape.ranks_per_node
             room = np.array([ranks * need.cpu_milli, ranks * need.memory_mib], np.int64)
-            met = self._met[shape] = _Met(need, room, np.zeros(len(self.pool), np.intp))
+            met = self._met[shape] = _Met(need, room, np.full(len(self.pool), -1, np.int16))
+        self._last = (shape, met)
         return met
 
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
-        """As it was scored; ranks after the first find the node changed by those before."""
+        """As it was scored; ranks after the first find the node changed by those before, and what was forgotten since
+        is looked for again."""
         if shape.ranks_per_node > 1 or shape.exclusive:
             shape = replace(shape, ranks_per_node=1, exclusive=False)
+            self.score(np.array([row], np.intp), shape)
+        elif self._meet(shape).best[row] < 0:
             self.score(np.array([row], np.intp), shape)
         best = int(self._meet(shape).best[row])
         return best if best in columns else super().device(row, columns, shape)
 
 
 class _Met(NamedTuple):
-    """A rank's demand here, all ranks' CPU and memory, and the GPU that each row was scored with."""
+    """A rank's demand here, all ranks' CPU and memory, and the GPU that each row was scored with; -1: it was not."""
 
     need: Need
     room: Ints
-    best: NDArray[np.intp]
-
-
-def _before_and_after(room: Ints, wanted: Ints, total: Ints, asked: int) -> tuple[Ints, Ints]:
-    """CPU and memory, and all GPUs' free thousandths, of each node as it is and with the ranks on it."""
-    rooms = np.empty((2, *room.shape), np.int64)
-    rooms[BEFORE] = room
-    np.subtract(room, wanted, out=rooms[AFTER])
-    totals = np.empty((2, len(total)), np.int64)
-    totals[BEFORE] = total
-    np.subtract(total, asked, out=totals[AFTER])
-    return np.maximum(rooms, 0, out=rooms), totals
+    best: NDArray[np.int16]

@@ -12,6 +12,8 @@ tabulated once per demand, and a node's value is a sum of table entries.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,6 +65,10 @@ class Usefulness:
         together = self._together(expected, single).reshape(len(pool.kinds), -1)
         self._of_idle: Floats = (price[:, None] * together).reshape(-1)
         self._lasting = HEADROOM * WHOLE_GPU_MILLI / np.maximum(_per_gpu(expected), 1e-6)
+        self._cpu_lasts, self._memory_lasts = self._lasting.tolist()
+        self._cpu_list, self._memory_list = self._cpus.tolist(), self._memories.tolist()
+        _, cpus, memories = self._sites
+        self.base: Index = self.kind * (cpus * memories)
 
     def _offers(self, expected: Iterable[Expected], total: float) -> Floats:
         """By site: how likely one offer is of each number of steps of one GPU, whole ones among them."""
@@ -89,17 +95,30 @@ class Usefulness:
         cpu, memory = np.searchsorted(self._cpus, one.cpu_milli), np.searchsorted(self._memories, one.memory_mib)
         return int(cpu) + 1, int(memory) + 1
 
-    def site(self, kind: Index, cpu_and_memory: Ints) -> Index:
-        """The number of a node's kind together with the demands that so much free can meet. The last axis of
-        `cpu_and_memory` is the two of them; those before it are one per node, and whatever comes before that."""
-        _, cpus, memories = self._sites
-        cpu = self._cpus.searchsorted(cpu_and_memory[..., CPU], "right")
-        memory = self._memories.searchsorted(cpu_and_memory[..., MEMORY], "right")
-        return (kind * cpus + cpu) * memories + memory
+    def site(self, base: Index, cpu_and_memory: Ints) -> Index:
+        """The number of each node's kind together with the demands that so much free can meet."""
+        cpu = self._cpus.searchsorted(cpu_and_memory[:, CPU], "right")
+        memory = self._memories.searchsorted(cpu_and_memory[:, MEMORY], "right")
+        cpu *= self._sites[2]
+        cpu += memory
+        cpu += base
+        return cpu
+
+    def worth(self, base: int, cpu: int, memory: int, free: Sequence[int], idle: int, total: int) -> float:
+        """Of one node as it is, with all that counts: `free` thousandths of each GPU, `total` of all, `idle` of them
+        whole."""
+        cpu, memory = max(cpu, 0), max(memory, 0)
+        site = base + bisect_right(self._cpu_list, cpu) * self._sites[2] + bisect_right(self._memory_list, memory)
+        begin, values = site * (STEPS + 1), self._of_free.data
+        use = sum([values[begin + one // STEP_MILLI] for one in free])
+        use += self._of_idle.data[site * (self._width + 1) + idle]
+        return use * (1 - math.exp(-min(cpu * self._cpu_lasts, memory * self._memory_lasts) / max(total, 1)))
 
     def of_free(self, site: Index, free: Ints) -> Floats:
         """Of each GPU so free, on its own."""
-        return self._of_free.take((site * (STEPS + 1))[..., None] + free // STEP_MILLI)
+        steps = free // STEP_MILLI
+        steps += (site * (STEPS + 1))[:, None]
+        return self._of_free.take(steps)
 
     def of_whole(self, site: Index) -> Floats:
         """Of one idle GPU, on its own."""
@@ -113,7 +132,11 @@ class Usefulness:
         """How much of `free` (thousandths on each node) counts: next to all while CPUs and memory are plenty, and less
         the sooner they run out."""
         lasting = cpu_and_memory * self._lasting
-        return 1 - np.exp(-np.minimum(lasting[..., CPU], lasting[..., MEMORY]) / np.maximum(free, 1))
+        part: Floats = np.minimum(lasting[:, CPU], lasting[:, MEMORY])
+        part /= np.maximum(free, 1)
+        np.negative(part, out=part)
+        np.exp(part, out=part)
+        return np.subtract(1.0, part, out=part)
 
 
 def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
