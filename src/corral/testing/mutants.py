@@ -31,7 +31,7 @@ class Mutant:
 
 
 CROWDED = Focus(preempting=True, nodes=1, sessions=12, jobs_last_s=12.0, chaos_s=60.0)
-LIMITED = Focus(limited=True, nodes=3, sessions=20, jobs_last_s=2.0, chaos_s=60.0)
+LIMITED = Focus(limited=True, kinds=("pause_manager",), pace_s=0.5, nodes=2, sessions=6, jobs_last_s=1.0)
 REBOOTS = ("power_loss", "reboot")
 LOST = Focus(kinds=("lose_run_directory",), jobs_last_s=15.0, pace_s=4.0)
 FOCUS = {
@@ -57,7 +57,7 @@ FOCUS = {
         CROWDED, kinds=("silent", "cut"), nodes=2, sessions=16, chaos_s=250.0, pace_s=10.0, jobs_last_s=40.0
     ),
     "pins_stay": CROWDED,
-    "quotas_are_not_looked_at_again": LIMITED,
+    "quotas_are_not_looked_at_again": replace(LIMITED, rates=(("store.slow", 0.5),)),
     "quotas_forget_whom_they_let_in": LIMITED,
     "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
     "room_goes_to_anyone": CROWDED,

@@ -7,6 +7,7 @@ exchange and loops are production's own. Next: `sim_store.py` beneath, `network.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,12 +16,15 @@ from corral import wire
 from corral.model.array import Array
 from corral.model.faults import Fault, Invalid, Unavailable
 from corral.model.lifecycle import Wanted
+from corral.model.quota import Quota
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Tx, node_channel
-from corral.reconcile import arrays, exchange, intents
+from corral.reconcile import arrays, exchange, intents, quotas
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
+from corral.scheduling.cycle import held_by_quota
+from corral.scheduling.limits import check_limits
 from corral.scheduling.plan import Plan, check
 from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Snapshot
@@ -29,6 +33,7 @@ from corral.testing.process import SimProcess
 from corral.testing.sim_store import SimDatabase, SimStore
 
 LONGEST_POLL_S = 30.0
+QUOTA_CALLS = ("set quota", "delete quota")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +99,10 @@ class SimManager:
 
     def _judge(self, snapshot: Snapshot, plan: Plan) -> None:
         """Every plan is sound before anything of it is committed."""
-        for wrong in (*check(snapshot, plan), *check_preemptions(snapshot, plan)):
+        for wrong in (*check(snapshot, plan), *check_limits(snapshot, plan), *check_preemptions(snapshot, plan)):
             self.process.loop.violate(f"PLAN: {wrong}")
+        if any(held_by_quota(told) for told in plan.refusals.values()):
+            self.process.sometimes("manager.holds_to_quotas")
         owners = {pin.owner for pin in snapshot.pins}
         if any(one.victims for one in plan.preemptions):
             self.process.sometimes("manager.preempts")
@@ -147,7 +154,7 @@ class SimManager:
             told = [
                 Told(
                     id=r.id,
-                    session=r.session or f"group {r.group}",
+                    session=r.session or (f"group {r.group}" if r.group else f"quota {r.quota}"),
                     seq=r.seq,
                     fact=r.entry.fact,
                     target=r.entry.target or "",
@@ -158,6 +165,9 @@ class SimManager:
             return Answer(events=told)
         if call.what == "confirm_dead":
             await self.store.tx("confirm dead", lambda tx: intents.confirm_dead(tx, call.session, call.owner))
+            return Answer()
+        if call.what in QUOTA_CALLS:
+            await self.store.tx(call.what, partial(_set_quota, call=call))
             return Answer()
         sessions = await self.store.tx(call.what, self._intent(call))
         return Answer(sessions=[_shown(session) for session in sessions])
@@ -173,6 +183,16 @@ class SimManager:
             return lambda tx: intents.submit_all(tx, new, by)
         new_id = self.process.session_id() if call.what == "requeue" else ""
         return lambda tx: [_asked(tx, arrays if tx.arrays([id_]) else intents, call, new_id, by)]
+
+
+def _set_quota(tx: Tx, call: Call) -> None:
+    """The operator's one quota. Deleting is idempotent."""
+    if call.what == "set quota":
+        scope = {kind: call.values[kind] for kind in ("owner", "project") if kind in call.values}
+        limits = {name: value for name, value in call.values.items() if name not in scope}
+        quotas.put(tx, Quota("q", **scope, limits=limits), call.owner)
+    elif quotas.find(tx, "q") is not None:
+        quotas.delete(tx, "q", call.owner)
 
 
 def _asked(tx: Tx, whom: Any, call: Call, new_id: str, by: str) -> Session | Array:

@@ -32,6 +32,7 @@ class Focus:
     jobs_last_s: float | None = None
     sessions: int | None = None
     preempting: bool | None = None  # None: as the seed has it
+    limited: bool | None = None  # by quotas that change
 
 
 @dataclass(frozen=True, slots=True)

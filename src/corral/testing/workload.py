@@ -23,6 +23,7 @@ from corral.testing.trees import JobPlan
 
 CALL_TIMEOUT_S = 8.0
 PAUSE_S = 2.0
+LATE_REQUESTS = 12
 ASKED_LATER = ("cancel", "cancel", "cancel", "requeue", "requeue", "hold", "release", "update", "update")
 
 
@@ -85,6 +86,9 @@ class User:
         self._urgency = random.Random(f"{seed}:{process.name}:urgency")
         self._preempting = site.preempting
         self._arrays = random.Random(f"{seed}:{process.name}:arrays")
+        self._limits = random.Random(f"{seed}:{process.name}:quotas")
+        limited = self._limits.random() < 0.3 if site.focus.limited is None else site.focus.limited
+        self.limits = limited and process.name == "u0"
         self._indices: dict[str, Indices] = {}
         self.sessions: list[str] = []
 
@@ -173,6 +177,8 @@ class User:
     async def live(self, count: int, nodes: int, until_s: float) -> None:
         """Submit `count` sessions, one by one or in bulk, and meddle with them, until the loop's time `until_s`."""
         chance, number = self._chance, 0
+        if self.limits:
+            self.process.spawn(self._limit(until_s), name="limit")
         while number < count:
             await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
@@ -187,6 +193,22 @@ class User:
             if self.sessions:
                 session = chance.choice(self.sessions)
                 self.process.spawn(self.ask_of(chance.choice(ASKED_LATER), session), name="ask")
+
+    async def _limit(self, until_s: float) -> None:
+        """An operator who cannot make up his mind about what may be held at once, and by whom."""
+        chance = self._limits
+        while self.process.loop.now_s < until_s:
+            whose = chance.choice(({"owner": "*"}, {"owner": "u0"}, {"project": "lab"}))
+            limits = {chance.choice(("sessions", "sessions", "cpu_milli", "gpu_milli")): chance.choice((1, 2, 3))}
+            limits = {name: value * (1 if name == "sessions" else 1000) for name, value in limits.items()}
+            await self._ask(Call(what="set quota", values={**whose, **limits}, owner="operator"), patient=False)
+            await self.process.sleep(chance.random() * 6.0)
+
+    async def _lift(self) -> None:
+        """And once more, should an older request to set it come late."""
+        for _ in range(LATE_REQUESTS):
+            await self._ask(Call(what="delete quota", owner="operator"), patient=True)
+            await self.process.sleep(CALL_TIMEOUT_S)
 
     def _many(self, spec: SessionSpec) -> SessionSpec:
         """Now and then not one of it, but an array."""
@@ -204,6 +226,8 @@ class User:
         )
 
     async def let_go(self) -> None:
-        """At the end nothing is left on hold."""
+        """At the end nothing is left on hold, by anybody."""
+        if self.limits:
+            self.process.spawn(self._lift(), name="lift")
         for session in dict.fromkeys(self.sessions):
             await self.ask_of("release", session)

@@ -32,6 +32,7 @@ TOLD_EVERY_S = 10.0
 MARKS = (
     "agent.ended",
     "agent.forced",
+    "manager.holds_to_quotas",
     "manager.pass_failed",
     "manager.preempts",
     "manager.uses_pins",
