@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from corral.model.faults import Invalid
+from corral.model.quota import NO_QUOTAS, Quotas
 from corral.scheduling.claims import Claim, LeastAttained, ShortestRemaining
+from corral.scheduling.policies import registry
+from corral.scheduling.policies.registry import PolicyKind
+from corral.sim.grouped import PREFIX, Grouped, grouped
 from corral.sim.jobs import Job
 
 EVERYBODY = 1_000_000
@@ -21,7 +25,8 @@ class Policy:
     everybody (conservative); `strict` lets nobody overtake; of those who may, the `shortest` go first or whose turn it
     is. With a `claim` running sessions may be stopped: after
     `least_run_s`, `budget` times each, at the cost of `restart_s`, or moved if it `moves`; it `fills` what
-    is free although somebody better waits for more. Who has waited for `patience_s` is overdue."""
+    is free although somebody better waits for more. Who has waited for `patience_s` is overdue. One that is `grouped`
+    decides as a manager's passes do, whatever else is said here."""
 
     name: str
     key: Key
@@ -35,6 +40,7 @@ class Policy:
     restart_s: float = 0.0
     moves: bool = False
     fills: bool = False
+    grouped: Grouped | None = None
 
 
 def _first_come(job: Job, ordinal: int) -> tuple[float, ...]:
@@ -92,13 +98,20 @@ SHORT: Mapping[str, str] = {"easy": "fifo+easy", "conservative": "fifo+conservat
 NAMES = (*ORDERS, *PREEMPTIVE, *SHORT)
 
 
-def policy_of(name: str) -> Policy:
-    """The policy of a name, or `Invalid` with the names there are."""
+def policy_of(name: str, placement: str = "pack", quotas: Quotas = NO_QUOTAS) -> Policy:
+    """The policy of a name, or `Invalid` with the names there are. `placement` and `quotas` are of those that are as
+    resource groups have them."""
+    if name.startswith(PREFIX):
+        as_group = grouped(name, placement, quotas)
+        return Policy(name, _first_come, restart_s=as_group.restart_s, grouped=as_group)
     if name in PREEMPTIVE:
         return PREEMPTIVE[name]
     order, _, how = SHORT.get(name, name).partition("+")
     if order in ORDERS and (how or "skip") in HOW:
         planned, strict, shortest = HOW[how or "skip"]
         return Policy(name, ORDERS[order], planned, strict, shortest)
-    known = f"{', '.join(NAMES)}; {', '.join(ORDERS)} also with {', '.join(f'+{how}' for how in HOW)}"
+    known = (
+        f"{', '.join(NAMES)}; {', '.join(ORDERS)} also with {', '.join(f'+{how}' for how in HOW)}; and, as resource "
+        f"groups have them, {', '.join(PREFIX + name for name in registry.names(PolicyKind.ORDER))}"
+    )
     raise Invalid("unknown_policy", f"there is no policy {name!r}; there are {known}")

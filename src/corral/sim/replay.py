@@ -21,6 +21,7 @@ from corral.sim.filling import Filling
 from corral.sim.fleets import Machines
 from corral.sim.jobs import Job
 from corral.sim.nodeevents import NodeEvent
+from corral.sim.passing import Passing
 from corral.sim.policies import Policy
 from corral.sim.room import FleetRoom
 from corral.sim.state import Run
@@ -73,6 +74,8 @@ class Replay:
 
     def _deciding(self) -> Decider:
         policy = self._policy
+        if policy.grouped is not None:
+            return Passing(policy.grouped, self.room, self)
         if policy.claim is not None:
             return Contending(policy, policy.claim(), self.room, self)
         return Filling(policy, self.room, self) if policy.planned else InOrder(policy, self.room, self)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from corral.model.node import Node
 from corral.scheduling.contention import Amounts, Places, copied
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.policies.score import PLACEMENTS
+from corral.scheduling.policies.registry import placement_policy
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import Machines
@@ -24,7 +24,7 @@ class FleetRoom:
         nodes = [replace(node, schedulable=node.name not in absent) for node in machines.nodes]
         self._nodes = {node.name: node for node in nodes}
         self.out = set(absent)
-        policy = PLACEMENTS[placement]
+        policy = placement_policy(placement)
         self._fleet = Fleet(nodes, machines.devices, {node.group: policy for node in nodes})
         self._rooms = {node.name: NodeRoom(node, machines.devices[node.name]) for node in nodes}
         self._open: dict[Shape, frozenset[str]] = {}
@@ -33,6 +33,9 @@ class FleetRoom:
     @property
     def nodes(self) -> Sequence[Node]:
         return list(self._nodes.values())
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
 
     @property
     def capacity(self) -> Amounts:

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from corral.model.faults import Invalid
-from corral.scheduling.policies.score import PLACEMENTS
+from corral.model.quota import NO_QUOTAS, Quotas
+from corral.plugins import offer_policies
+from corral.scheduling.policies.registry import placement_policy
 from corral.scheduling.snapshot import Shape
 from corral.sim.files import read_text
 from corral.sim.fleets import UNKNOWN, Machines, machines_from, machines_of
+from corral.sim.grouped import quotas_of
 from corral.sim.history import corral
 from corral.sim.jobs import Job
 from corral.sim.nodeevents import NodeEvent, node_events
@@ -39,6 +42,7 @@ class Wanted:
     node_events: Path | None = None
     checkpoint_s: float = 0.0
     round_s: float = 0.0
+    quotas: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +58,24 @@ class Prepared:
     checkpoint_s: float
     round_s: float = 0.0
     notes: tuple[str, ...] = ()
+    quotas: Quotas = NO_QUOTAS
 
     def replay(self, policy: str) -> Replayed:
-        run = Replay(self.machines, policy_of(policy), placement=self.placement, node_events=self.events,
+        chosen = policy_of(policy, self.placement, self.quotas)
+        run = Replay(self.machines, chosen, placement=self.placement, node_events=self.events,
                      checkpoint_s=self.checkpoint_s, round_s=self.round_s)  # fmt: skip
         return run.run(self.jobs)
 
 
 def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     """Everything read and checked, or `Invalid` that says what is wrong and where."""
+    offer_policies()
+    quotas = NO_QUOTAS if wanted.quotas is None else quotas_of(read_text(wanted.quotas), wanted.quotas.name)
     for policy in policies:
-        policy_of(policy)
+        policy_of(policy, wanted.placement, quotas)
     if not 0 <= wanted.limit_factor <= MOST_FACTOR:
         raise Invalid("bad_limit_factor", f"--limit-factor {wanted.limit_factor} is not between 0 and {MOST_FACTOR:g}")
-    if wanted.placement not in PLACEMENTS:
-        known = ", ".join(sorted(PLACEMENTS))
-        raise Invalid("unknown_policy", f"there is no placement policy {wanted.placement!r}; there are {known}")
+    placement_policy(wanted.placement)
     text = read_text(wanted.trace)
     name, reader = wanted.trace.name, READERS[_format(wanted, text)]
     machines = _machines(wanted)
@@ -90,7 +96,16 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
         why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items())) or "the trace has no job"
         raise Invalid("nothing_to_run", f"{name}: nothing to run on this fleet: {why}")
     return Prepared(
-        name, jobs, left_out, machines, events, wanted.placement, wanted.checkpoint_s, wanted.round_s, notes
+        name,
+        jobs,
+        left_out,
+        machines,
+        events,
+        wanted.placement,
+        wanted.checkpoint_s,
+        wanted.round_s,
+        notes,
+        quotas,
     )
 
 

@@ -37,6 +37,8 @@ DEFAULT_POLICY = "fifo"
            help="Work is saved every S seconds, for when a node fails (0: never)."),
     option("--round", "round_s", type=SECONDS, default=0.0, metavar="S",
            help="Decide only every S seconds (0: whenever anything happens)."),
+    option("--quotas", "quotas_file", metavar="FILE", type=path(),
+           help="Quotas as `corral quota list -o json` prints them, for policies group:…"),
     option("--plot", "plot_file", metavar="FILE", type=path(), help="Draw it, as SVG."),
     option("--jobs", "jobs_file", metavar="FILE", type=path(), help="What became of each job, as CSV."),
     formats=TOLD,
@@ -54,6 +56,7 @@ def simulate(
     node_events: Path | None,
     checkpoint_s: float,
     round_s: float,
+    quotas_file: Path | None,
     plot_file: Path | None,
     jobs_file: Path | None,
 ) -> None:
@@ -62,7 +65,9 @@ def simulate(
     from corral.sim.simulating import Wanted, prepare
 
     names = list(dict.fromkeys(policies)) or [DEFAULT_POLICY]
-    wanted = Wanted(trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s)
+    wanted = Wanted(
+        trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s, quotas_file
+    )
     prepared = prepare(wanted, names)
     replays = [prepared.replay(name) for name in names]
     reports = [report(one) for one in replays]
