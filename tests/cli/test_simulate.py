@@ -200,7 +200,7 @@ WRONG = [
     (["muri.csv", "--nodes", "4x64cpus"], 2, "nothing to run on this fleet: 3 larger than the fleet"),
     (["muri.csv", "--nodes", "8x8xV100:32GB", "--policy", "quick"], 2, "there is no policy 'quick'; there are fifo"),
     (["muri.csv", "--nodes", "8x8xV100:32GB", "--policy", "fifo+quick"], 2, "there is no policy 'fifo+quick'"),
-    (["muri.csv", "--nodes", "8x8xV100:32GB", "--placement", "x"], 2, "there is no placement policy 'x'"),
+    (["muri.csv", "--nodes", "8x8xV100:32GB", "--placement", "x"], 2, "placement policy 'x' is not installed"),
     (["fleet.csv", "--nodes", "1x1cpus"], 2, "fleet.csv begins like no known trace"),
     (["muri.csv", "--format", "philly", "--nodes", "1x1cpus"], 2, "muri.csv, line 1: there is no column 'timestamp'"),
     (["muri.csv", "--fleet", "muri.csv"], 2, "muri.csv, line 1: there is no column 'sn'"),
