@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import backfill, command_line, decisions, footprint, jct, latency, openb, store_path, throughput
+from benchmarks import (
+    backfill,
+    command_line,
+    decisions,
+    estimate,
+    footprint,
+    jct,
+    latency,
+    openb,
+    store_path,
+    throughput,
+)
 
 BENCHMARKS = {
     "throughput": throughput.run,
@@ -16,6 +27,7 @@ BENCHMARKS = {
     "jct": jct.run,
     "backfill": backfill.run,
     "decisions": decisions.run,
+    "estimate": estimate.run,
 }
 
 
