@@ -1,5 +1,7 @@
 """What quotas let in: in one pass, whoever asks, and whatever order they come in."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +14,9 @@ from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explain import explain_waiting
 from corral.scheduling.limits import Admission, amounts_of, asked, check_limits, within
+from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import check
-from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
+from corral.scheduling.snapshot import Running, Snapshot, Waiting, shape_of
 
 NOW = 1000.0
 GPU_MIB = 80_000
@@ -179,6 +182,26 @@ def test_what_is_pinned_for_a_session_counts_once() -> None:
     waiting = [one(1, cpus=2), one(0, cpus=2), one(2, cpus=1)]
     assert placed(picture(waiting, limit, pinned=pinned)) == ["s0", "s2"]
     assert placed(picture([one(1, cpus=2)], limit, pinned=pinned)) == []
+    held = [Held(Claimant("ann", "default", "default"), Amounts(cpu_milli=2000, sessions=1))]
+    assert placed(picture([one(0, cpus=2)], limit, pinned=pinned, held=held)) == [], (
+        "another took its allowance meanwhile"
+    )
+
+
+def test_nobody_is_stopped_for_what_a_quota_would_not_let_in() -> None:
+    here = replace(node(cpus=2), cpu_used_milli=2000, memory_used_mib=32)
+    runs = [
+        Running(f"r{number}", number, 1, 4, "default", "bob", "default", 0, shape_of(SessionSpec(("x",))),
+                (RankPlace("n1", 1, "r", 1000, 16),), NOW - 500, NOW - 500)
+        for number in range(2)
+    ]  # fmt: skip
+    urgent = [one(number + 5, "ann")._replace(priority=9) for number in range(2)]
+    options = {"preemption": "priority", "backfill": "none"}
+    groups = {"default": ResourceGroup("default", "priority", options=options)}
+    open_to_all = replace(picture(urgent, nodes=[here]), groups=groups, running=runs)
+    assert [found.claimant.id for found in cycle(open_to_all).preemptions] == ["s5", "s6"]
+    limited = replace(open_to_all, quotas=Quotas((quota(owner="ann", sessions=1),)))
+    assert [found.claimant.id for found in cycle(limited).preemptions] == ["s5"]
 
 
 def test_what_can_never_be_is_told_apart() -> None:

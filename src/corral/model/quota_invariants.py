@@ -13,11 +13,12 @@ Found = Iterator[tuple[str, str, str]]
 
 
 def check_quotas(tables: Mapping[str, Sequence[Row]], sessions: Mapping[str, Row], held: Sequence[Row]) -> Found:
-    """QU1, QU2: what is held under a quota is within it, or was held when it was set lower, and has not grown since."""
+    """QU1, QU2: what is held under a quota is within it, or was held when it was set lower, and has not grown since.
+    What is pinned for a session is looked at when it is let in."""
     if not tables["quota"]:
         return
     domains = {row["project"]: row["domain"] for row in tables["domain"]}
-    claimed = [*_of_holdings(tables, sessions, held), *_of_pins(tables, sessions)]
+    claimed = [*_of_holdings(tables, sessions, held)]
     capacity = {(row["node"], row["uuid"]): row["capacity_mib"] for row in tables["device"]}
     for row in tables["quota"]:
         limits: Mapping[str, int] = row["limits"]
@@ -38,13 +39,6 @@ def _of_holdings(
         session = sessions[row["session"]]
         group = groups[row["session"], row["attempt"]]
         yield Claimant(session["owner"], session["project"], group), row["session"], row
-
-
-def _of_pins(tables: Mapping[str, Sequence[Row]], sessions: Mapping[str, Row]) -> Iterator[tuple[Claimant, str, Row]]:
-    groups = {row["name"]: row["grp"] for row in tables["node"]}
-    for row in tables["pin"]:
-        session = sessions[row["owner"]]
-        yield Claimant(session["owner"], session["project"], groups[row["node"]]), row["owner"], row
 
 
 def _used(

@@ -87,7 +87,7 @@ class HeldAtOnce:
             used = self._use.of(quota, bucket)
             for name in HELD[:-1]:
                 limit, more = quota.limits.get(name), getattr(asking.more, name)
-                if limit is not None and more > 0 and getattr(used, name) + more > limit:
+                if limit is not None and getattr(asking.amounts, name) and getattr(used, name) + more > limit:
                     yield _refusal(f"quota_{quota.kind}", quota, bucket, name, getattr(used, name), more)
 
     def never(self, asking: Asking) -> Iterator[Refusal]:
@@ -107,7 +107,7 @@ class SessionsAtOnce:
     def now(self, asking: Asking) -> Iterator[Refusal]:
         for quota, bucket in self._use.quotas.of(asking.claimant):
             limit, used = quota.limits.get("sessions"), self._use.of(quota, bucket).sessions
-            if limit is not None and asking.more.sessions > 0 and used >= limit:
+            if limit is not None and used + asking.more.sessions > limit:
                 yield _refusal("quota_sessions", quota, bucket, "sessions", used, asking.more.sessions)
 
     def never(self, asking: Asking) -> Iterator[Refusal]:
@@ -262,18 +262,20 @@ def check_limits(snapshot: Snapshot, plan: Plan) -> list[str]:
     for quota in quotas.listed:
         before = used_under(quota, quotas)
         added: dict[Bucket, Amounts] = {}
+        placed_there: dict[Bucket, Amounts] = {}
         for placed in plan.placements:
             claimant = Claimant(placed.session.owner, placed.session.project, placed.group)
             bucket = quota.bucket(claimant, quotas.domains)
             if bucket is not None:
-                pinned = quotas.pinned.get(placed.session.id)
-                more = amounts_of(placed.ranks, capacity).less(NOTHING if pinned is None else pinned.amounts)
+                pinned, amounts = quotas.pinned.get(placed.session.id), amounts_of(placed.ranks, capacity)
+                more = amounts if pinned is None else amounts.less(pinned.amounts)
                 added[bucket] = added.get(bucket, NOTHING).plus(more)
+                placed_there[bucket] = placed_there.get(bucket, NOTHING).plus(amounts)
         for bucket, amounts in added.items():
             for name in HELD:
                 limit, more = quota.limits.get(name), getattr(amounts, name)
                 total = getattr(before.get(bucket, NOTHING), name) + more
-                if limit is not None and more > 0 and total > limit:
+                if limit is not None and getattr(placed_there[bucket], name) and total > limit:
                     wrong.append(f"{quota.whose(bucket)} would hold {total} {name} of {limit} (quota {quota.name})")
     return wrong
 

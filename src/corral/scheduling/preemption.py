@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from corral.scheduling.ground import Ground, Offer
+from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import standing_of
 from corral.scheduling.plan import Plan, Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
@@ -35,11 +36,15 @@ UNDER_WAY = "preempting"
 def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
     """The plan with whom to stop for whom, and with what those are told whom room is being made for."""
     plan = replace(plan, refusals={**plan.refusals, **dict(_under_way(snapshot, plan))})
-    grounds = _grounds(snapshot, plan)
+    grounds, admission = _grounds(snapshot, plan), Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
+    for placed in plan.placements if grounds else ():
+        admission.take(placed.session, placed.group, placed.ranks)
     chosen: list[Preemption] = []
     tries = 0
     for claimant in _claimants(snapshot, plan) if grounds else ():
         offers: list[Offer] = []
+        if admission.refusals(claimant):  # by what was let in after its turn
+            continue
         for ground in _of(claimant, grounds):
             if ground.is_hopeless(claimant):
                 continue
@@ -48,6 +53,8 @@ def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
             offers += [] if offer is None else [offer]
         if offers:
             best = min(offers, key=lambda offer: (offer.cost, offer.group))
+            if admission.take(claimant, best.group, best.ranks):
+                continue
             grounds[best.group].accept(claimant, best)
             chosen.append(Preemption(claimant, best.victims, best.group, best.ranks))
         if tries >= MAX_CLAIMANTS:
