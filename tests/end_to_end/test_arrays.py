@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
+from corral.store import upgrade
+from tests.chaos.world import managed_world
 from tests.end_to_end.control_plane import Plane, wait_until
+from tests.services.postgres import Server
 
 SCRIPT = """
 set -e
@@ -59,3 +64,31 @@ def test_cancelling_an_array_stops_who_runs_and_starts_nobody_else(shared: Plane
     assert shared.show(id_)["array"]["outcomes"] == {"cancelled": 100_000}
     listed = shared.run("ps", "-a", "--members", "--array", id_, "-n", "5", "-o", "json").json()
     assert [one["outcome"] for one in listed] == ["cancelled"] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_managers_of_which_one_is_killed_again_and_again(postgres_server: Server, tmp_path: Path) -> None:
+    """Whoever is there gives turns: every member runs once, and never more at a time than the throttle allows."""
+    script = SCRIPT.replace("exit $((CORRAL_ARRAY_INDEX == 14 ? 3 : 0))", "exit 0")
+    with postgres_server.fresh_database() as database:
+        upgrade(database)
+        with managed_world(tmp_path, [database, database]) as world:
+            marks = world.marks / "array"
+            marks.mkdir()
+            body = {"command": ["sh", "-c", script, "sh", str(marks)], "cpus": 0.1, "memory": "32MiB",
+                    "array": "0-59%4"}  # fmt: skip
+            id_ = world.ask("POST", "sessions", body, "the-array", prefer=1)["id"]
+            for done in (8, 20, 32):
+                wait_until(lambda done=done: len(list(marks.glob("ran-*"))) >= done, f"{done} members to run", 60)
+                world.managers[0].kill()
+                world.heal()
+            wait_until(lambda: world.ask("GET", f"sessions/{id_}", prefer=1)["phase"] == "ended", "its end", 90)
+            shown = world.ask("GET", f"sessions/{id_}", prefer=1)
+            assert shown["array"]["outcomes"] == {"succeeded": 60}
+            ran = {int(path.name.removeprefix("ran-")): path.read_text() for path in marks.glob("ran-*")}
+            assert ran == {index: f"{id_} {index} 60 {id_}[{index}]\n" for index in range(60)}
+            assert max(int(path.read_text()) for path in marks.glob("peak-*")) <= 4
+            world.ready()
+            wait_until(lambda: world.ask("GET", "doctor", prefer=1)["ok"], "doctor", 30)
+        assert world.left_over() == []
