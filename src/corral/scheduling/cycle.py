@@ -16,9 +16,9 @@ against the nodes that changed: a pass costs distinct shapes x nodes and little 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from corral.scheduling.demand import demand_of
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.heads import Heads, until_s
 from corral.scheduling.limits import CODES, Admission, told_together
@@ -143,9 +143,11 @@ def _hides_more(id_: str, refusals: Mapping[str, tuple[Refusal, ...]]) -> bool:
 
 
 def fleet_of(snapshot: Snapshot, policies: Mapping[str, Policies], kept: Fleet | None = None) -> Fleet:
-    """The snapshot's nodes in arrays. What waits stands for what is to come."""
+    """The snapshot's nodes in arrays."""
     placements = {name: chosen.placement for name, chosen in policies.items()}
-    demand = Counter(one.shape for one in snapshot.waiting)
+    demand = snapshot.expected
+    if demand is None:
+        demand = demand_of(snapshot.waiting, snapshot.running)
     if kept is None:
         kept = Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand)
     else:

@@ -107,6 +107,10 @@ class Fleet:
                 total += group.most_that_fit(shape, most)
         return min(total, most)
 
+    def scorer(self, group: str) -> Scorer | None:
+        """The policy at work in a group that takes sessions."""
+        return self._groups[group].scorer
+
     def place(
         self, shape: Shape, barred: Container[str] = (), shunned: Collection[str] = frozenset()
     ) -> Placement | None:

@@ -21,12 +21,13 @@ from typing import NamedTuple
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.quota import NO_QUOTAS, Quotas
 from corral.scheduling.cycle import MAX_PLACEMENTS
+from corral.scheduling.demand import Expected
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.line import Line
 from corral.scheduling.ordering import home_of, standing_of
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.policies.order import Need
-from corral.scheduling.policies.registry import ORDERS
+from corral.scheduling.policies.registry import ORDERS, looks_ahead
 from corral.scheduling.snapshot import Pin, Running, Shape, Waiting
 
 WHOSE = frozenset({Need.OWNER, Need.PROJECT})
@@ -75,6 +76,7 @@ class Picture:
         self._later: list[
             tuple[float, str]
         ] = []  # a heap: those of them whose time has not come, and some that are old
+        self._expected = Expected()
         self._now = 0.0
         self._fleet: Fleet | None = None
         self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
@@ -85,7 +87,9 @@ class Picture:
         if changed.whole:
             self._forget()
         self._merge_nodes(changed)
-        for id_ in chain(changed.gone, (one.id for one in changed.running), (one.id for one, _ in changed.waiting)):
+        for one in changed.running:
+            self._leave(one.id, is_over=False)
+        for id_ in chain(changed.gone, (one.id for one, _ in changed.waiting)):
             self._leave(id_)
         self._hold_room(changed.running)
         for one, not_before in changed.waiting:
@@ -115,12 +119,15 @@ class Picture:
         else:
             for one in running:
                 insort(self._running_in_order, one, key=_ordinal)
-        self._running.update((one.id, one) for one in running)
+        for one in running:
+            self._running[one.id] = one
+            self._expected.holds_room(one.shape)
 
-    def _leave(self, id_: str) -> None:
+    def _leave(self, id_: str, *, is_over: bool = True) -> None:
         ran = self._running.pop(id_, None)
         if ran is not None:
             del self._running_in_order[bisect_left(self._running_in_order, ran.ordinal, key=_ordinal)]
+            self._expected.gave_room_back(ran.shape, is_over=is_over)
         one = self._standing.pop(id_, None)
         self._opens.pop(id_, None)
         if one is not None:
@@ -194,6 +201,12 @@ class Picture:
         fleet.at(self._now)
         self._stale.clear()
         return fleet
+
+    def expected(self, groups: Iterable[ResourceGroup]) -> Mapping[Shape, float]:
+        """What is to be expected, where a policy of these groups looks ahead."""
+        if not any(looks_ahead(group) for group in groups):
+            return {}
+        return self._expected.of({shape: len(line.members) for shape, line in self._lines.items()}, self._now)
 
     def line(
         self,

@@ -79,6 +79,14 @@ class Log:
         rows = set(self._rows[stamp - self._forgotten :])
         return slice(None) if 2 * len(rows) > self._count else np.array(list(rows), np.intp)
 
+    def each_since(self, stamp: int) -> Iterable[int]:
+        """The same as plain numbers."""
+        few = self.few_since(stamp)
+        if few is not None:
+            return few
+        rows = self.since(stamp)
+        return range(self._count) if isinstance(rows, slice) else rows.tolist()
+
     def few_since(self, stamp: int) -> list[int] | None:
         """The same where they are so few that plain Python is faster; None where they are more."""
         now = self.stamp

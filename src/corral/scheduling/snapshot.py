@@ -130,7 +130,8 @@ class Snapshot:
     may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them.
     `unread` are groups that ask who runs, in whose line nobody was refused yet: there nobody passes a head that is
     refused now, and the next pass knows. `turns` names the node of each group that takes turns which had the last one.
-    `planned` are the starts that were planned by the pass before, by session."""
+    `planned` are the starts that were planned by the pass before, by session. `expected` is how much each shape counts
+    among those to come; None: those that wait and run here."""
 
     now: float
     nodes: Sequence[Node]
@@ -146,3 +147,4 @@ class Snapshot:
     quotas: Quotas = NO_QUOTAS
     unread: frozenset[str] = frozenset()
     planned: Mapping[str, float] = field(default_factory=dict[str, float])
+    expected: Mapping[Shape, float] | None = None

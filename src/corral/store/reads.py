@@ -274,6 +274,7 @@ class SqlReads(ArrayReads):
             quotas=quotas,
             reservations=reservations,
             planned=self.planned(),
+            expected=None if picture is None else picture.expected(groups.values()),
         )
 
     def reservations(self) -> list[ReservationRow]:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 EVERYBODY = 10**6
 NODES = ("n1", "n2", "n3", "n4")
 ORDERS = ("fifo", "lifo", "priority", "fair-share", "drf", "shortest-first", "least-attained-service")
-PLACEMENTS = ("pack", "spread", "round-robin", "topology")
+PLACEMENTS = ("pack", "spread", "round-robin", "topology", "least-fragmentation")
 ADMIN = "user:ann"
 Choose = Callable[[int], int]  # of so many, which; counted from 0
 
@@ -49,6 +49,7 @@ class Seen(NamedTuple):
 def look(reads: Reads, picture: Picture) -> Seen:
     """Both in one transaction, so that they see one state, and what the picture has wrong."""
     kept, fresh = reads.snapshot(0, picture), reads.snapshot(EVERYBODY)
+    fresh = replace(fresh, expected=kept.expected)
     names = sorted(fresh.groups)
     pairs = {
         "who waits": (picture.waiting, list(fresh.waiting)),

@@ -7,7 +7,7 @@ that are expected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -81,12 +81,8 @@ class LeastFragmentation(Scorer):
         pool = self.pool
         if self._known_at == pool.stamp:
             return
-        rows: Iterable[int] | None = pool.changes.few_since(self._known_at)
-        if rows is None:
-            changed = pool.changed_since(self._known_at)
-            rows = range(len(pool)) if isinstance(changed, slice) else changed.tolist()
         width, known = pool.width, self._known
-        for row in rows:
+        for row in pool.changes.each_since(self._known_at):
             cpu, memory, *rest = pool.room_of(row)
             free = rest[:width]
             whole, total = free.count(WHOLE_GPU_MILLI), sum(free)

@@ -136,6 +136,11 @@ def takes_turns(group: ResourceGroup) -> bool:
     return group.placement == "round-robin" or group.placement not in PLACEMENTS
 
 
+def looks_ahead(group: ResourceGroup) -> bool:
+    """Whether the group's placement policy makes something of the demand; of a stranger's that is not known."""
+    return bool(getattr(PLACEMENTS.get(group.placement), "looks_ahead", True))
+
+
 def needs_of(group: ResourceGroup) -> frozenset[Need]:
     """What a pass must read for the group; of one whose policies are broken nothing more than for fifo."""
     try:
