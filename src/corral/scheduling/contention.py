@@ -248,7 +248,7 @@ def _in_group(
     for node in nodes:
         if not room.open_to(node, shape):
             continue
-        needed = _needed_on(node.name, shape, on_node.get(node.name, []), room)
+        needed = needed_on(node.name, shape, on_node.get(node.name, []), room)
         if needed is not None:
             cost = sum(victim.cost for victim in needed)
             weakest = -min((order[victim.id] for victim in needed), default=0)
@@ -262,7 +262,7 @@ def _in_group(
     return list(chosen.values())
 
 
-def _needed_on(node: str, shape: Shape, victims: Sequence[Contender], room: Room) -> list[Contender] | None:
+def needed_on(node: str, shape: Shape, victims: Sequence[Contender], room: Room) -> list[Contender] | None:
     """The victims of one node that must stop: stop in order until it fits, then let back whoever is not in the way."""
     trial = room.trial(node)
     stopped: list[Contender] = []

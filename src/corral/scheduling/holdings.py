@@ -91,9 +91,7 @@ def _glance(room: NodeRoom, gpu: GpuRequest | None, ranks: int, holders: Sequenc
     return Glance(len(first), sum(one.cost for one in first.values()), (*first.values(), *rest))
 
 
-def _off(
-    device: DeviceRoom, gpu: GpuRequest, holders: Sequence[tuple[Grant, Contender]]
-) -> Sequence[Contender] | None:
+def _off(device: DeviceRoom, gpu: GpuRequest, holders: Sequence[tuple[Grant, Contender]]) -> Sequence[Contender] | None:
     """Who would go off a device so that it has the part that is asked for; None if those who may are not enough."""
     share_milli, vram_mib = share_of(device.device, gpu)
     short, short_mib = share_milli - device.free_milli, vram_mib - device.free_mib
