@@ -12,7 +12,7 @@ from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Plan, check
 from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.preemption_check import check_preemptions
-from corral.scheduling.snapshot import Pin, Running, Snapshot, Waiting, shape_of
+from corral.scheduling.snapshot import Pin, Reservation, Running, Snapshot, Waiting, shape_of
 
 NOW = 10_000.0
 WHOLE = 1000
@@ -281,3 +281,12 @@ def test_weights_of_the_order_are_the_weights_of_shares() -> None:
     snapshot = a_picture([waiting("c", a_spec(4))], held, **BY_SHARE)
     group = replace(snapshot.groups["default"], order="fair-share", order_options={"owner_weights": {"bob": 3.0}})
     assert planned(replace(snapshot, groups={"default": group})).preemptions == ()
+
+
+def test_nobody_is_stopped_for_who_would_run_into_a_reservation() -> None:
+    held = [running("v", a_rank(cpus=8))]
+    snapshot = a_picture([waiting("c", a_spec(8), 5, time_limit_s=100)], held)
+    soon = Reservation("r", ("n1",), NOW + 90, NOW + 200)
+    assert stopped(replace(snapshot, reservations=[soon])) == {}
+    assert stopped(replace(snapshot, reservations=[soon._replace(owners=("ann",))])) == {"c": ["v"]}
+    assert stopped(replace(snapshot, reservations=[soon._replace(starts_at=NOW + 200)])) == {"c": ["v"]}

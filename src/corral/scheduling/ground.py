@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.contention import copied
+from corral.scheduling.heads import until_s
 from corral.scheduling.pins import kept_for, present
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.precedence import Claims, amounts_held, claims_of
+from corral.scheduling.precedence import amounts_held, claims_of
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 
@@ -49,22 +51,26 @@ class _Found(NamedTuple):
 
 
 class Ground:
-    def __init__(self, snapshot: Snapshot, plan: Plan, group: ResourceGroup) -> None:
+    def __init__(self, snapshot: Snapshot, plan: Plan, group: ResourceGroup, claimants: Sequence[Waiting]) -> None:
         self.name = group.name
         self.now = snapshot.now
         self._devices = snapshot.devices
+        self._reservations = snapshot.reservations
         self._nodes = [node for node in snapshot.nodes if node.group == group.name]
         self._row = {node.name: row for row, node in enumerate(self._nodes)}
+        self._absent = {name for name, ones in snapshot.devices.items() if not all(one.present for one in ones)}
         self._kept = kept_for(snapshot.pins, snapshot.devices, self._row)
         self._rooms: dict[int, NodeRoom] = {}
         self._moves: defaultdict[str, list[tuple[RankPlace, int]]] = defaultdict(list)
         self._free = self._free_room()
         running = [one for one in snapshot.running if one.group == group.name]
         self._place_and_free(plan, running)
-        self._claims = claims_of(group, snapshot, plan, running, self._capacity())
+        self._claims = claims_of(group, snapshot, plan, running, claimants, self._capacity())
         self._victims, self._cost = self._who_may_go(running, group)
-        self._ranks, self._victim, self._at, self._amounts = self._what_they_hold()
+        self._on_row: defaultdict[int, list[int]] = defaultdict(list)
+        self._victim, self._at, self._amounts = self._what_they_hold()
         self._gone: Flags = np.zeros(len(self._victims), bool)
+        self._number = {one.id: number for number, one in enumerate(self._victims)}
         self._hopeless: set[object] = set()
 
     # --- what there is
@@ -99,50 +105,55 @@ class Ground:
         """Free (1) or take (-1) these for good."""
         for place in self._there(places):
             row = self._row[place.node]
-            self._free[row] += sign * np.array(_amounts((place,)), np.int64)
+            self._free[row] += sign * np.array(amounts_held((place,)), np.int64)
             self._moves[place.node].append((place, sign))
             if row in self._rooms:
                 _move(self._rooms[row], place, sign)
 
     def _there(self, places: Iterable[RankPlace]) -> list[RankPlace]:
-        """Those on this group's nodes and on devices that are there."""
-        return [present(one, self._devices.get(one.node, ())) for one in places if one.node in self._row]
+        """Those on this group's nodes, without what they hold of devices that are gone."""
+        found = [one for one in places if one.node in self._row]
+        if self._absent:
+            found = [present(one, self._devices[one.node]) if one.node in self._absent else one for one in found]
+        return found
 
     def _who_may_go(self, running: Sequence[Running], group: ResourceGroup) -> tuple[list[Running], Floats]:
-        """Whoever may be stopped now, least lost work first."""
-        options, now = group_options(group), self.now
+        """Whoever may be stopped now for anybody, least lost work first."""
+        options = group_options(group)
+        unsaid, budget = options["preemptible"] == "yes", options["preemption_budget"]
+        since = self.now - options["preemption_min_runtime"]
         may = [
             one
             for one in running
             if not one.stopping
-            and (options["preemptible"] == "yes" if one.preemptible is None else one.preemptible)
-            and one.preemptions < options["preemption_budget"]
-            and now - (one.started_at or one.placed_at) >= options["preemption_min_runtime"]
+            and (unsaid if one.preemptible is None else one.preemptible)
+            and one.preemptions < budget
+            and (one.started_at or one.placed_at) <= since
+            and self._claims.may_lose(one)
         ]
-        lost = {one.id: self._lost(one) for one in may}
-        may.sort(key=lambda one: (lost[one.id], -one.ordinal))
-        return may, np.array([lost[one.id] for one in may], np.float64)
+        lost = [(self._lost(one), -one.ordinal, one) for one in may]
+        lost.sort(key=lambda entry: entry[:2])
+        return [one for _, _, one in lost], np.array([cost for cost, _, _ in lost], np.float64)
 
     def _lost(self, one: Running) -> float:
         """The share of the group that it has, times how long it worked with it, and what a stop costs anyway."""
         worked_s = 0.0 if one.started_at is None else max(0.0, self.now - one.started_at)
         return self._claims.part(amounts_held(one.ranks)) * (worked_s + RESTART_S)
 
-    def _what_they_hold(self) -> tuple[list[dict[int, list[RankPlace]]], Ints, Ints, Ints]:
-        """Of each victim its ranks by row; and flat, a line for each victim and row: which, where, how much."""
-        ranks: list[dict[int, list[RankPlace]]] = []
+    def _what_they_hold(self) -> tuple[Ints, Ints, Ints]:
+        """A line for each victim and row: which, where, how much."""
         flat: list[tuple[int, ...]] = []
-        self._on_row: defaultdict[int, list[int]] = defaultdict(list)
         for number, one in enumerate(self._victims):
-            by_row: defaultdict[int, list[RankPlace]] = defaultdict(list)
-            for place in self._there(one.ranks):
-                by_row[self._row[place.node]].append(place)
-            ranks.append(dict(by_row))
-            for row, places in by_row.items():
+            for row in {self._row[place.node]: None for place in one.ranks if place.node in self._row}:
                 self._on_row[row].append(number)
-                flat.append((number, row, *_amounts(places)))
+                flat.append((number, row, *amounts_held(self._held_on(number, row))))
         lines = np.array(flat, np.int64).reshape(-1, 5)
-        return ranks, lines[:, 0], lines[:, 1], lines[:, 2:]
+        return lines[:, 0], lines[:, 1], lines[:, 2:]
+
+    def _held_on(self, number: int, row: int) -> list[RankPlace]:
+        """A victim's ranks on that node."""
+        node = self._nodes[row].name
+        return self._there(place for place in self._victims[number].ranks if place.node == node)
 
     def _room(self, row: int) -> NodeRoom:
         if row not in self._rooms:
@@ -166,8 +177,7 @@ class Ground:
         return found
 
     def accept(self, claimant: Waiting, offer: Offer) -> None:
-        gone = {victim.id for victim in offer.victims}
-        self._gone |= np.array([one.id in gone for one in self._victims], bool)
+        self._gone[[self._number[victim.id] for victim in offer.victims]] = True
         for victim in offer.victims:
             self._move(victim.ranks, 1)
         self._move(self._kept.pop(claimant.id, ()), 1)
@@ -183,7 +193,7 @@ class Ground:
             enough = sorted(found)[shape.nodes - 1].cost if len(found) >= shape.nodes else np.inf
             if enough <= at_least or looked >= MAX_NODES:
                 break
-            if excluded(self._nodes[row], shape, self.now) is not None:
+            if not self._is_open(row, claimant):
                 continue
             looked += 1
             needed = self._needed(row, shape, weaker, own)
@@ -194,11 +204,19 @@ class Ground:
         rows = [one.row for one in sorted(found)[: shape.nodes]]
         return self._offered(rows, shape, {number for one in found if one.row in rows for number in one.victims}, own)
 
+    def _is_open(self, row: int, claimant: Waiting) -> bool:
+        """Whether nothing but room keeps it off the node: reservations that it would run into do."""
+        node, now = self._nodes[row], self.now
+        if excluded(node, claimant.shape, now) is not None:
+            return False
+        whose = (claimant.owner, claimant.project)
+        return in_the_way(self._reservations, [node.name], *whose, now, until_s(claimant, now)) is None
+
     def _by_bound(self, shape: Shape, weaker: Flags, own: Sequence[RankPlace]) -> Iterable[tuple[int, float]]:
         """The rows whose amounts may do, by the least that making room there can cost."""
         free = self._free.copy()
         for place in own:
-            free[self._row[place.node]] += np.array(_amounts((place,)), np.int64)
+            free[self._row[place.node]] += np.array(amounts_held((place,)), np.int64)
         lines = weaker[self._victim]
         could = free.copy()
         np.add.at(could, self._at[lines], self._amounts[lines])
@@ -232,7 +250,7 @@ class Ground:
             if not may_go:
                 continue
             stopped.append(number)
-            trial.give_back(self._ranks[number][row])
+            trial.give_back(self._held_on(number, row))
             if _fits(trial, shape):
                 break
         else:
@@ -242,12 +260,12 @@ class Ground:
         return self._alone(row, shape, willing, own, float(self._cost[stopped].sum())) or stopped
 
     def _let_back(self, trial: NodeRoom, row: int, shape: Shape, number: int, stopped: list[int]) -> None:
-        for place in self._ranks[number][row]:
+        for place in self._held_on(number, row):
             trial.take(place)
         if _fits(trial, shape):
             stopped.remove(number)
         else:
-            trial.give_back(self._ranks[number][row])
+            trial.give_back(self._held_on(number, row))
 
     def _alone(
         self, row: int, shape: Shape, willing: Sequence[int], own: Sequence[RankPlace], below: float
@@ -256,7 +274,7 @@ class Ground:
             if self._cost[number] >= below:
                 return None
             trial = self._trial(row, own)
-            trial.give_back(self._ranks[number][row])
+            trial.give_back(self._held_on(number, row))
             if _fits(trial, shape):
                 return [number]
         return None
@@ -283,17 +301,13 @@ class Ground:
     def _after(self, row: int, victims: set[int], own: Sequence[RankPlace]) -> NodeRoom:
         trial = self._trial(row, own)
         for number in victims:
-            trial.give_back(self._ranks[number].get(row, ()))
+            trial.give_back(self._held_on(number, row))
         return trial
 
     def _trial(self, row: int, own: Sequence[RankPlace]) -> NodeRoom:
         trial = copied(self._room(row))
         trial.give_back(place for place in own if place.node == self._nodes[row].name)
         return trial
-
-
-def _amounts(places: Iterable[RankPlace]) -> tuple[int, int, int]:
-    return amounts_held(places)
 
 
 def _move(room: NodeRoom, place: RankPlace, sign: int) -> None:
@@ -309,6 +323,3 @@ def _fits(trial: NodeRoom, shape: Shape) -> bool:
         return False
     trial.give_back(places)
     return True
-
-
-__all__ = ["Claims", "Ground", "Offer"]

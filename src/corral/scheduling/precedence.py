@@ -45,9 +45,10 @@ def amounts_asked(shape: Shape) -> Amounts:
 
 
 class Claims(Protocol):
-    """One group's. `key` is equal for equal claims; `going` says of victims in this order, each, whether it may still
-    be stopped when those before it are; `accept` notes what was decided."""
+    """One group's. `may_lose`: anybody's claim may be stronger; `key` is equal for equal claims; `going` says of
+    victims in this order, each, whether it may still be stopped when those before it are; `accept` notes a decision."""
 
+    def may_lose(self, victim: Running) -> bool: ...
     def part(self, amounts: Amounts) -> float: ...
     def key(self, claimant: Waiting) -> object: ...
     def may(self, claimant: Waiting) -> bool: ...
@@ -57,11 +58,17 @@ class Claims(Protocol):
 
 
 def claims_of(
-    group: ResourceGroup, snapshot: Snapshot, plan: Plan, running: Sequence[Running], capacity: Amounts
+    group: ResourceGroup,
+    snapshot: Snapshot,
+    plan: Plan,
+    running: Sequence[Running],
+    claimants: Sequence[Waiting],
+    capacity: Amounts,
 ) -> Claims:
     if group_options(group)["preemption"] == "fair-share":
         return _ByShare(group, snapshot, plan, running, capacity)
-    return _ByPriority(group_options(group)["preemption_gap"], capacity)
+    best = max((one.priority for one in claimants), default=0)
+    return _ByPriority(best, group_options(group)["preemption_gap"], capacity)
 
 
 def part_of(amounts: Amounts, capacity: Amounts) -> float:
@@ -70,10 +77,14 @@ def part_of(amounts: Amounts, capacity: Amounts) -> float:
 
 
 class _ByPriority:
-    def __init__(self, gap: float, capacity: Amounts) -> None:
+    def __init__(self, best: int, gap: float, capacity: Amounts) -> None:
+        self._best = best
         self._gap = gap
         self._capacity = capacity
         self._of: tuple[Sequence[Running], NDArray[np.int64]] | None = None
+
+    def may_lose(self, victim: Running) -> bool:
+        return victim.priority <= self._best - self._gap
 
     def part(self, amounts: Amounts) -> float:
         return part_of(amounts, self._capacity)
@@ -111,6 +122,10 @@ class _ByShare:
         line = [one for one in snapshot.waiting if one.shape.group in (None, group.name)]
         owners = {*self._held, *(_owner(one) for one in line)}
         self._entitled = entitlements(owners, group.order_options)
+
+    def may_lose(self, victim: Running) -> bool:
+        owner = _owner(victim)
+        return self._is_above(owner, self._held[owner])
 
     def _add(self, owner: Owner, amounts: Amounts, sign: int) -> None:
         self._held[owner] = _plus(self._held[owner], amounts, sign)

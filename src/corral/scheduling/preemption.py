@@ -14,6 +14,7 @@ stopped. Pure; next: `reconcile.preempting` guards and writes each, `ground` kno
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,12 +37,14 @@ UNDER_WAY = "preempting"
 def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
     """The plan with whom to stop for whom, and with what those are told whom room is being made for."""
     plan = replace(plan, refusals={**plan.refusals, **dict(_under_way(snapshot, plan))})
-    grounds, admission = _grounds(snapshot, plan), Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
+    claimants = list(_claimants(snapshot, plan)) if snapshot.running else []
+    grounds = _grounds(snapshot, plan, claimants)
+    admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
     for placed in plan.placements if grounds else ():
         admission.take(placed.session, placed.group, placed.ranks)
     chosen: list[Preemption] = []
     tries = 0
-    for claimant in _claimants(snapshot, plan) if grounds else ():
+    for claimant in claimants if grounds else ():
         offers: list[Offer] = []
         if admission.refusals(claimant):  # by what was let in after its turn
             continue
@@ -72,11 +75,13 @@ def being_made(victims: int, room_by: float) -> Refusal:
 
 
 def _under_way(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, tuple[Refusal, ...]]]:
+    stopping: Counter[str] | None = None
     for one in snapshot.waiting:
         if one.room_by is None or one.room_by <= snapshot.now or one.id not in plan.refusals:
             continue
-        stopping = sum(running.preempted_for == one.id for running in snapshot.running)
-        yield one.id, (being_made(stopping, one.room_by), *plan.refusals[one.id])
+        if stopping is None:
+            stopping = Counter(two.preempted_for for two in snapshot.running if two.preempted_for is not None)
+        yield one.id, (being_made(stopping[one.id], one.room_by), *plan.refusals[one.id])
 
 
 def _claimants(snapshot: Snapshot, plan: Plan) -> Iterator[Waiting]:
@@ -91,11 +96,14 @@ def _claimants(snapshot: Snapshot, plan: Plan) -> Iterator[Waiting]:
             yield one
 
 
-def _grounds(snapshot: Snapshot, plan: Plan) -> dict[str, Ground]:
-    if not snapshot.running or not plan.refusals:
-        return {}
+def _grounds(snapshot: Snapshot, plan: Plan, claimants: Sequence[Waiting]) -> dict[str, Ground]:
     usable = standing_of(group for group in snapshot.groups.values() if preempts(group)).usable
-    return {name: Ground(snapshot, plan, snapshot.groups[name]) for name in sorted(usable)}
+    grounds: dict[str, Ground] = {}
+    for name in sorted(usable):
+        mine = [one for one in claimants if one.shape.group in (None, name)]
+        if mine:
+            grounds[name] = Ground(snapshot, plan, snapshot.groups[name], mine)
+    return grounds
 
 
 def _of(claimant: Waiting, grounds: Mapping[str, Ground]) -> Sequence[Ground]:
