@@ -25,7 +25,7 @@ from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle, held_by_quota
-from corral.scheduling.picture import Picture
+from corral.scheduling.picture import Picture, Told
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
@@ -59,7 +59,8 @@ async def place_pass(
         return 0
     plan = cycle(snapshot, fleet=None if picture is None else picture.fleet)
     look_at(snapshot, plan)
-    told, ahead = new_refusals(snapshot, plan), new_starts(snapshot, plan)
+    told = new_refusals(snapshot, plan, None if picture is None else picture.told)
+    ahead = new_starts(snapshot, plan)
     placed = 0
     if plan.placements or told or ahead.planned or ahead.gone:
         placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming, ahead=ahead))
@@ -71,9 +72,10 @@ def _look(reads: Reads, picture: Picture | None) -> tuple[Snapshot, list[str]]:
     return reads.snapshot(PER_SHAPE, picture), reads.decided_dependents(DECIDED_LIMIT)
 
 
-def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
+def new_refusals(snapshot: Snapshot, plan: Plan, lately: Told | None = None) -> dict[str, str]:
     """Of the refusals, those to be noted, as JSON texts: with the first of each shape, which speaks for all behind it,
-    and with whoever was told something else before."""
+    and with whoever was told something else before. Who was told the same `lately` but for how many nodes say so has
+    time: where much goes on, that would be written all the time."""
     texts: dict[int, str] = {}  # sessions of one shape share one answer
     told: dict[str, str] = {}
     for waiting in snapshot.waiting:
@@ -84,7 +86,8 @@ def new_refusals(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
         if first:
             texts[id(refusals)] = wire.encode([_plain(refusal) for refusal in refusals]).decode()
         text = texts[id(refusals)]
-        if text != waiting.refused and (first or waiting.refused is not None):
+        is_other = text != waiting.refused and (first or waiting.refused is not None)
+        if is_other and (lately is None or lately.is_news(waiting, [one.code for one in refusals], snapshot.now)):
             told[waiting.id] = text
     return told
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +108,11 @@ class Fleet:
                 total += group.most_that_fit(shape, most)
         return min(total, most)
 
+    def remembered(self) -> tuple[int, int, int]:
+        """How many shapes it has met and knows of still, those with scores, and those with reasons."""
+        counts = [group.remembered() for group in self._groups.values()]
+        return sum(one for one, _, _ in counts), sum(one for _, one, _ in counts), sum(one for _, _, one in counts)
+
     def scorer(self, group: str) -> Scorer | None:
         """The policy at work in a group that takes sessions."""
         return self._groups[group].scorer
@@ -154,7 +160,7 @@ class Fleet:
             reasons.update(group.reasons(shape))
         if not self._groups:
             return (refusal("no_nodes", {}),)
-        return tuple(refusal(code, {"nodes": count}) for code, count in sorted(reasons.items()))
+        return tuple([_refusal(code, count) for code, count in sorted(reasons.items())])
 
     def take(self, ranks: Iterable[RankPlace]) -> None:
         for rank in ranks:
@@ -172,6 +178,11 @@ class Fleet:
     def set_node(self, node: Node) -> None:
         """Its state, labels or runtimes changed. Its name, group, size and devices may not."""
         self._group_of[node.name].set_node(node)
+
+
+@lru_cache(4096)
+def _refusal(code: str, nodes: int) -> Refusal:
+    return refusal(code, {"nodes": nodes})
 
 
 class _Group:
@@ -214,6 +225,9 @@ class _Group:
 
     def set_node(self, node: Node) -> None:
         self.pool.set_node(node)
+
+    def remembered(self) -> tuple[int, int, int]:
+        return len(self._standings), len(self._scored), len(self._reasoned)
 
     def touched(self) -> list[str]:
         rows = self.pool.changed_since(self._touched_at)

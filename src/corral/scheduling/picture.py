@@ -26,10 +26,13 @@ from corral.scheduling.fleet import Fleet
 from corral.scheduling.line import Line
 from corral.scheduling.ordering import home_of, standing_of
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.policies.order import Need
+from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import ORDERS, looks_ahead
-from corral.scheduling.snapshot import Pin, Running, Shape, Waiting
+from corral.scheduling.snapshot import Running, Shape, Waiting
 
+MOST_HOPELESS = 1000  # shapes that fit nowhere, of which the first is shown in each pass
+TELL_AGAIN_S = 5.0
+MOST_TOLD = 20_000
 WHOSE = frozenset({Need.OWNER, Need.PROJECT})
 
 
@@ -55,12 +58,30 @@ class Changed(NamedTuple):
     moving: frozenset[str] = frozenset()
 
 
+class Told:
+    """Which reasons sessions were told, and when."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[list[str], float]] = {}
+
+    def is_news(self, waiting: Waiting, codes: list[str], now: float) -> bool:
+        """Whether it is to be told these now; if so, it counts as told."""
+        last = self._last.get(waiting.id)
+        if last is not None and waiting.refused is not None and last[0] == codes and 0 <= now - last[1] < TELL_AGAIN_S:
+            return False
+        if len(self._last) >= MOST_TOLD:
+            self._last.clear()
+        self._last[waiting.id] = (codes, now)
+        return True
+
+
 class Picture:
     """Of one database, for one manager. Empty at first, and whenever the store says that it is another one."""
 
     def __init__(self) -> None:
         self.mark: Mark | None = None
         self.moving: frozenset[str] = frozenset()
+        self.told = Told()
         self._forget()
 
     def _forget(self) -> None:
@@ -80,6 +101,7 @@ class Picture:
         self._now = 0.0
         self._fleet: Fleet | None = None
         self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
+        self._shown_at: dict[Shape, float] = {}  # when those were last shown that are too many to be shown in each pass
 
     # what changed
 
@@ -211,12 +233,13 @@ class Picture:
     def line(
         self,
         groups: Mapping[str, ResourceGroup],
-        pins: Iterable[Pin] = (),
+        also: Iterable[str] = (),
         quotas: Quotas = NO_QUOTAS,
         reserved: bool = False,
     ) -> tuple[list[Waiting], list[str]]:
         """Those that a pass needs to see, oldest first; and of each shape of which it may place all that it sees, the
-        last one, if more stand behind it. `reserved`: room may be free to some owners and projects alone."""
+        last one, if more stand behind it. `also` are ids of those to be seen wherever they stand. `reserved`: room may
+        be free to some owners and projects alone."""
         if not self._lines:
             return [], []
         fleet, usable = self.fleet, standing_of(groups.values()).usable
@@ -224,6 +247,7 @@ class Picture:
         views = {name: _View.of(group) for name, group in groups.items()}
         found: list[Iterable[Waiting]] = []
         last_read: list[str] = []
+        hopeless: list[tuple[Shape, Sequence[Waiting]]] = []
         for shape, line in self._lines.items():
             view = views.get(shape.group or home or "", NO_VIEW)
             if view.needs is None:
@@ -238,10 +262,30 @@ class Picture:
             chosen = line.first(needs, count, by_limit=most > 0 and (view.looks_ahead or reserved))
             if most and len(chosen) < len(line.members):
                 last_read.append(line.members[count - 1].id)
-            found.append(chosen)
-        found.append([one for pin in pins if (one := self._standing.get(pin.owner)) is not None])
+            if not most and view.by_age:
+                hopeless.append((shape, chosen))
+            else:
+                found.append(chosen)
+        found += self._shown(hopeless, last_read)
+        found.append([one for id_ in also if (one := self._standing.get(id_)) is not None])
         by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
         return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], last_read
+
+    def _shown(self, hopeless: list[tuple[Shape, Sequence[Waiting]]], last_read: list[str]) -> list[Sequence[Waiting]]:
+        """Of so many shapes that fit nowhere, those whose first has waited longest, and the others by turns, so that
+        all are told why."""
+        if len(hopeless) <= 2 * MOST_HOPELESS:
+            self._shown_at.clear()
+            return [chosen for _, chosen in hopeless]
+        hopeless.sort(key=lambda pair: pair[1][0].ordinal)
+        rest = sorted(hopeless[MOST_HOPELESS:], key=lambda pair: self._shown_at.get(pair[0], -1.0))
+        turn = rest[:MOST_HOPELESS]
+        self._shown_at = {shape: at for shape, _ in rest if (at := self._shown_at.get(shape)) is not None}
+        self._shown_at.update((shape, self._now) for shape, _ in turn)
+        following, line = rest[MOST_HOPELESS]
+        if following not in self._shown_at:
+            last_read.append(line[0].id)  # there is another pass for those who were never shown
+        return [chosen for _, chosen in (*hopeless[:MOST_HOPELESS], *turn)]
 
 
 class _View(NamedTuple):
@@ -251,13 +295,14 @@ class _View(NamedTuple):
     needs: frozenset[Need] | None = frozenset()
     depth: int = 1
     looks_ahead: bool = False
+    by_age: bool = True
 
     @classmethod
     def of(cls, group: ResourceGroup) -> _View:
         order, options = ORDERS.get(group.order), group_options(group)
         backfill = options["backfill"]
         depth = int(options["backfill_depth"]) if backfill == "conservative" else 1
-        return cls(None if order is None else order.needs, depth, backfill != "none")
+        return cls(None if order is None else order.needs, depth, backfill != "none", order is FIFO)
 
 
 NO_VIEW = _View()

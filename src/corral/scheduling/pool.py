@@ -120,6 +120,7 @@ class Pool:
         self._labels: dict[tuple[str, str], Flags] = {}
         self._columns = [{one.uuid: column for column, one in enumerate(ones)} for ones in self.devices]
         self._lists: dict[int, list[int]] = {}
+        self._kind_lists: dict[int, list[int]] = {}
         self._looked: tuple[Rows, int, tuple[Ints, Ints, Ints]] | None = None
         self._kept_cells: dict[int, Cells] = {}
         self.changes = Log(len(self.nodes))
@@ -217,6 +218,13 @@ class Pool:
     def kinds_of(self, rows: Rows | slice) -> NDArray[np.intp]:
         """Each column's kind of device."""
         return self.kind.take(rows, axis=0) if isinstance(rows, np.ndarray) else self.kind[rows]
+
+    def kinds_on(self, row: int) -> list[int]:
+        """The kinds of one node's columns, as plain numbers."""
+        found = self._kind_lists.get(row)
+        if found is None:
+            found = self._kind_lists[row] = self.kind[row].tolist()
+        return found
 
     def share_of(self, row: int) -> list[int]:
         """One node's free thousandths, as plain numbers."""

@@ -162,7 +162,9 @@ class Standing:
             return CODE_OF["not_enough_memory"]
         if need.gpus < 0 or len(self.usable(row)) >= max(need.gpus, 1):
             return 0
-        return int(self._gpu_codes(np.array([row], np.intp))[0])
+        if any(self._vram[kind] < UNBOUNDED for kind in self.pool.kinds_on(row)):
+            return CODE_OF["not_enough_gpus" if need.whole else "not_enough_gpu_share"]
+        return CODE_OF["no_such_gpu" if self.pool.devices[row] else "no_gpus"]
 
     def _gpus_fit(self, rows: Rows | slice) -> Flags:
         """Whether one rank finds its GPUs."""
@@ -176,7 +178,7 @@ class Standing:
         need, pool = self.need, self.pool
         room, width = pool.room_of(row), pool.width
         columns: list[int] = []
-        for column, kind in enumerate(pool.kind[row].tolist()):
+        for column, kind in enumerate(pool.kinds_on(row)):
             share, vram = room[DEVICES + column], room[DEVICES + width + column]
             if share >= need.share_milli and vram >= self._vram[kind]:
                 columns.append(column)

@@ -250,14 +250,15 @@ class SqlReads(ArrayReads):
 
     def snapshot(self, per_shape: int, picture: Picture | None = None) -> Snapshot:
         groups, quotas, pins = self.groups(), self.quotas(), self.pins()
-        reservations = ahead_reads.reserved(self.reservations())
+        reservations, planned = ahead_reads.reserved(self.reservations()), self.planned()
         if picture is None:
             nodes, devices = tuple(self.nodes().values()), _by_node(self.devices())
             line, last_read = waiting.line(self._rows, groups, per_shape, self.now, quotas)
         else:
             picture.merge(changes.changed(self._rows, picture, self.now), self.now)
             nodes, devices = picture.nodes, picture.devices
-            line, last_read = picture.line(groups, pins, quotas, bool(reservations))
+            also = [*planned, *(pin.owner for pin in pins)]
+            line, last_read = picture.line(groups, also, quotas, bool(reservations))
         who = running.asked(groups, line)
         return Snapshot(
             now=self.now,
@@ -273,7 +274,7 @@ class SqlReads(ArrayReads):
             pins=pins,
             quotas=quotas,
             reservations=reservations,
-            planned=self.planned(),
+            planned=planned,
             expected=None if picture is None else picture.expected(groups.values()),
         )
 

@@ -1,0 +1,100 @@
+"""Very many distinct requests: a pass sees some of those that fit nowhere, all are told in turn, and memory is bounded."""
+
+from collections.abc import Sequence
+
+from corral.model.node import Node, NodeState, ResourceGroup
+from corral.model.resources import Resources
+from corral.scheduling import fleet as fleet_module
+from corral.scheduling import picture as picture_module
+from corral.scheduling.cycle import cycle
+from corral.scheduling.fleet import Fleet
+from corral.scheduling.picture import TELL_AGAIN_S, Changed, Mark, Picture, Told
+from corral.scheduling.plan import Plan
+from corral.scheduling.policies.score import Pack
+from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+
+GROUPS = {"g": ResourceGroup("g", options={"backfill": "none"})}
+MARK = Mark("db", 1, 1)
+
+
+def a_node(name: str = "n1", cpus: int = 8) -> Node:
+    return Node(name, "g", NodeState.UP, True, 1, "boot", "run", "inc", "hw", "", name, 1000 * cpus, 4096)
+
+
+def a_shape(cpu_milli: int) -> Shape:
+    return Shape("g", Resources(cpu_milli, 64), 1, 1, False, (), (), (), "process")
+
+
+def waits(number: int, shape: Shape, refused: str | None = None) -> Waiting:
+    return Waiting(f"s{number}", number, 1, 1, 0, "ann", "default", 0.0, shape, refused)
+
+
+def a_pass(picture: Picture, now: float) -> tuple[Sequence[Waiting], Plan]:
+    picture.merge(Changed(MARK, False), now)
+    waiting, last_read = picture.line(GROUPS)
+    seen = Snapshot(now, picture.nodes, picture.devices, waiting, GROUPS, last_read)
+    return waiting, cycle(seen, fleet=picture.fleet)
+
+
+def test_of_very_many_shapes_the_oldest_are_seen_and_all_are_in_turn(monkeypatch) -> None:
+    monkeypatch.setattr(picture_module, "MOST_HOPELESS", 10)
+    line = [(waits(number, a_shape(9000 + number)), 0.0) for number in range(95)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), line), 0.0)
+    seen: set[str] = set()
+    waiting, plan = a_pass(picture, 0.0)
+    assert len(waiting) == len(plan.refusals) == 95, "what was never judged is"
+    for number in range(9):
+        waiting, plan = a_pass(picture, float(number + 1))
+        assert {f"s{oldest}" for oldest in range(10)} <= {one.id for one in waiting}
+        assert len(waiting) == len(plan.refusals) == 20
+        seen |= set(plan.refusals)
+        assert plan.more == (len(seen) < 95), "whoever was not seen yet is in the next pass"
+    assert len(seen) == 95
+
+
+def test_room_for_one_of_very_many_is_found_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(picture_module, "MOST_HOPELESS", 10)
+    line = [(waits(number, a_shape(9000 + 10 * number)), 0.0) for number in range(95)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node(), a_node("n2")], (), line), 0.0)
+    a_pass(picture, 0.0)
+    picture.merge(Changed(MARK, False, [Node("n2", "g", *_up(), 9945, 4096)]), 1.0)
+    _, plan = a_pass(picture, 1.0)
+    assert [placed.session.id for placed in plan.placements] == ["s0"]
+    picture.merge(Changed(MARK, False, gone=["s0"]), 2.0)
+    _, plan = a_pass(picture, 2.0)
+    assert [placed.session.id for placed in plan.placements] == ["s1"], "it was not taken after all"
+
+
+def _up() -> tuple[NodeState, bool, int, str, str, str, str, str, str]:
+    return NodeState.UP, True, 1, "boot", "run", "inc", "hw", "", "n2"
+
+
+def test_scores_and_reasons_are_bounded_whatever_is_asked(monkeypatch) -> None:
+    monkeypatch.setattr(fleet_module, "MOST_SCORES", 40)
+    monkeypatch.setattr(fleet_module, "MOST_REASONS", 40)
+    fleet = Fleet([a_node("n1"), a_node("n2")], {}, {"g": Pack})
+    whole = Fleet([a_node("n1"), a_node("n2")], {}, {"g": Pack})
+    for number in range(200):
+        shape = a_shape(1 + number * 300)
+        placed, expected = fleet.place(shape), whole.place(shape)
+        assert placed == expected
+        if placed is not None:
+            fleet.give_back(placed.ranks)
+            whole.give_back(placed.ranks)
+        else:
+            assert fleet.refusals(shape) == whole.refusals(shape)
+        met, scored, reasoned = fleet.remembered()
+        assert met == number + 1 and scored <= 20 and reasoned <= 20
+    assert reasoned == 20
+
+
+def test_who_was_told_the_same_reasons_lately_has_time() -> None:
+    told, one = Told(), waits(1, a_shape(1), refused="why")
+    assert told.is_news(one, ["not_enough_cpus"], 100.0)
+    assert not told.is_news(one, ["not_enough_cpus"], 100.0 + TELL_AGAIN_S - 1)
+    assert told.is_news(one, ["not_enough_memory"], 101.0), "another reason is news"
+    assert told.is_news(one, ["not_enough_memory"], 101.0 + TELL_AGAIN_S), "and so is the same after a while"
+    assert told.is_news(one._replace(refused=None), ["not_enough_memory"], 107.0), "what was not kept was not told"
+    assert told.is_news(waits(2, a_shape(1), "why"), ["not_enough_cpus"], 107.0)
