@@ -19,6 +19,7 @@ from corral.api.policy import Policy, PolicyRoute, allow, policy_of, routes
 from corral.api.relay import DIAL_WAIT_S, Relay
 from corral.api.routes import (
     blobs,
+    clearing,
     cluster,
     events,
     groups,
@@ -96,7 +97,7 @@ def create_app(
 
 
 def _routers() -> list[APIRouter]:
-    modules = (health, sessions, verbs, stories, logs, events, cluster, groups, quotas, reservations, blobs)
+    modules = (health, sessions, verbs, stories, logs, events, cluster, groups, quotas, reservations, clearing, blobs)
     routers = [*(module.router for module in modules), agent_routes()]
     for router in routers:
         for route in router.routes:

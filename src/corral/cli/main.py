@@ -23,6 +23,7 @@ COMMANDS = {
     "groups": ("group", "queue"),
     "quotas": ("quota",),
     "reservations": ("reservation",),
+    "clearing": ("defragment",),
     "simulate": ("simulate",),
     "planes": ("up", "manager", "agent", "db"),
 }

@@ -139,6 +139,10 @@ def act_on_group(name: str, verb: str) -> Call:
     return Call("POST", f"{_of_group(name)}/{verb}", repeatable=True)
 
 
+def defragmentation(asked: Mapping[str, int | str | None]) -> Call:
+    return get(f"{API}/defragmentation", {name: str(value) for name, value in asked.items() if value is not None})
+
+
 def reservations(every: bool) -> Call:
     return get(f"{API}/reservations", {"every": "true"} if every else None)
 

@@ -1,0 +1,48 @@
+"""Defragmenting: defragment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from corral.cli.tables import table
+from corral.cli.terminal import Terminal
+from corral.cli.verbs import TOLD, option, verb
+
+
+@verb(
+    "defragment",
+    option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Also make N whole GPUs of one node free."),
+    option("--count", type=click.IntRange(1), default=1, metavar="N", help="So many times (1)."),
+    option("--moves", type=click.IntRange(1), default=10, metavar="N", help="At most so many moves (10)."),
+    option("--moves-per-goal", type=click.IntRange(1), default=3, metavar="N", help="Of them for one goal (3)."),
+    option("--group", metavar="NAME", help="For this resource group's sessions alone, on its nodes."),
+    formats=TOLD,
+)  # fmt: skip
+def defragment(terminal: Terminal, gpus: int, count: int, moves: int, moves_per_goal: int, group: str | None) -> None:
+    """Show which sessions would have to move, and where to, so that those that wait find room. Moves nobody."""
+    found = terminal.client.defragmentation(
+        moves=moves, moves_per_goal=moves_per_goal, gpus=gpus, count=count, group=group
+    )
+    if terminal.as_json:
+        terminal.print_json(found)
+    else:
+        terminal.print(_show(found))
+
+
+def _show(found: Mapping[str, Any]) -> str:
+    if not found["won"] and not found["given_up"]:
+        return "Nobody waits for room."
+    moves = [[one["session"], _nodes(one["here"]), _nodes(one["there"]), one["goal"]] for one in found["moves"]]
+    won = [[one["goal"], _nodes(one["places"]), one["moves"]] for one in found["won"]]
+    parts = [table(["MOVE", "FROM", "TO", "FOR"], moves)] if moves else ["No move would make room for anybody."]
+    parts += [table(["HAS ROOM THEN", "ON", "MOVES"], won)] if won else []
+    if found["given_up"]:
+        parts.append(f"{len(found['given_up'])} find no room in this way, the first of them {found['given_up'][0]}")
+    return "\n\n".join(parts)
+
+
+def _nodes(places: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(place["node"] for place in places))

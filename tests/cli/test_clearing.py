@@ -1,0 +1,40 @@
+"""corral defragment on the command line, and the SDK's call below it."""
+
+import asyncio
+
+import pytest
+
+from corral.cli import exits
+from corral.client import AsyncClient, Client
+from corral.model.faults import Fault
+from tests.cli.conftest import Corral
+from tests.end_to_end.control_plane import Plane
+
+
+def test_a_plan_is_shown(corral: Corral) -> None:
+    assert corral("defragment").out.strip() == "Nobody waits for room."
+    shown = corral("defragment", "--gpus", "512").out
+    assert "No move would make room for anybody." in shown and "room-1" in shown
+    assert corral("defragment", "--gpus", "512", "-o", "json").json() == {
+        "moves": [], "won": [], "given_up": ["room-1"]
+    }  # fmt: skip
+
+
+def test_bad_input_is_one_line_and_a_code(corral: Corral) -> None:
+    failed = corral("defragment", "--group", "nowhere")
+    assert (failed.code, "there is no resource group 'nowhere'" in failed.error) == (exits.NOT_FOUND, True)
+    assert corral("defragment", "--moves", "0").code == exits.USAGE
+
+
+def test_the_sdk_has_the_same_call(cluster: Plane) -> None:
+    nothing = {"moves": [], "won": [], "given_up": []}
+    with Client(cluster.url, cluster.token()) as client:
+        assert client.defragmentation() == nothing
+        with pytest.raises(Fault):
+            client.defragmentation(moves=0)
+
+    async def same() -> None:
+        async with AsyncClient(cluster.url, cluster.token()) as client:
+            assert (await client.defragmentation(gpus=512))["given_up"] == ["room-1"]
+
+    asyncio.run(same())
