@@ -9,10 +9,12 @@ import pytest
 
 from corral.model.faults import Refused
 from corral.model.invariants import check, gather
+from corral.model.lifecycle import Phase
 from corral.ports import SessionFilter, Store
-from corral.reconcile.intents import cancel, requeue
+from corral.reconcile.arrays import ARRAYS_AT_ONCE
+from corral.reconcile.intents import cancel, requeue, submit_all
 from corral.reconcile.sessions import sweep_due
-from corral.testing.builders import BY, Play, spec, whole_run
+from corral.testing.builders import BY, Play, new_session, spec, whole_run
 
 BREAKAGES = {
     "spec is no JSON": "UPDATE session SET spec = '{' WHERE id = '{id}'",
@@ -116,5 +118,24 @@ def test_a_cancel_leads_a_session_that_cannot_be_read_to_its_end(
         assert check(gather(await store.read("all", lambda reads: list(reads.ledger())))) == []
         with pytest.raises(Refused, match="submit it anew"):
             await store.tx("requeue", lambda tx: requeue(tx, id_, "0000000000", "user:admin"))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", ["spec = '{'", "spec = '[1]'", """spec = '{"array": "x"}'"""])
+def test_broken_arrays_hide_no_other(store: Store, direct: Sql, how: str) -> None:
+    async def body() -> None:
+        play = Play(store)
+        await play.join("n1")
+        new = [new_session(spec(array="0-3%1")) for _ in range(ARRAYS_AT_ONCE + 2)]
+        arrays = await store.tx("submit", lambda tx: submit_all(tx, new, "user:ann"))
+        *broken, sound = [one.id for one in arrays]
+        direct(f"UPDATE session_array SET {how} WHERE id <> '{sound}'")
+        assert (await store.read("arrays", lambda reads: reads.arrays([*broken, sound]))).keys() == {sound}
+        listed = await store.read("list", lambda reads: reads.list_arrays(SessionFilter()))
+        assert [array.id for array, _ in listed] == [sound]
+        assert await play.place() == 1
+        assert (await play.session(f"{sound}[0]")).phase is Phase.PLACED
+        await store.tx("cancel", lambda tx: cancel(tx, f"{sound}[3]", "user:ann"))
 
     asyncio.run(body())

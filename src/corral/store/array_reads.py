@@ -94,7 +94,11 @@ class ArrayReads:
         return {row[0] - array.ordinal - 1 for row in found}
 
     def arrays_due(self, window: int, limit: int) -> list[str]:
-        return [row[0] for row in self._rows(array_sql.ARRAYS_DUE, window=window, limit=limit)]
+        due = [row[0] for row in self._rows(array_sql.ARRAYS_DUE, window=window, limit=limit)]
+        if len(due) == limit and len(readable := self.arrays(due)) < limit:  # those that are not must not hide others
+            more = [row[0] for row in self._rows(array_sql.ARRAYS_DUE, window=window, limit=NO_END)]
+            due = [*readable, *self.arrays(more[limit:])][:limit]
+        return due
 
     def arrays_decided(self, limit: int) -> list[str]:
         return [row[0] for row in self._rows(sql.ARRAYS_DECIDED, limit=limit)]
@@ -152,13 +156,17 @@ class ArrayReads:
 
 def _readable(row: rows.Row) -> Array | None:
     try:
-        spec = rows.spec_of(row[2])
+        array = _array_of(row)
+        return array if array.size else None
     except (Invalid, ValueError):
         return None
+
+
+def _array_of(row: rows.Row) -> Array:
     return Array(
         id=row[0],
         ordinal=row[1],
-        spec=spec,
+        spec=rows.spec_of(row[2]),
         owner=row[3],
         submitted_at=row[4],
         seq=row[5],

@@ -112,6 +112,8 @@ async def doctor(here: Here) -> Response:
         broken = reads.broken([row["id"] for row in tables["session"]])
         found = [Finding("error", one.code, one.subject, one.message) for one in check(tables)]
         found += [Finding("error", BROKEN, id_, broken_line(id_, error)) for id_, error in sorted(broken.items())]
+        unread = {row["id"] for row in tables["array"]} - reads.arrays([row["id"] for row in tables["array"]]).keys()
+        found += [Finding("error", BROKEN, id_, f"the record of array {id_} cannot be read") for id_ in sorted(unread)]
         found += [
             Finding("warning", "node_unreachable", one.name, f"not heard for {reads.now - one.seen_at:.0f} s")
             for one in reads.nodes().values()
