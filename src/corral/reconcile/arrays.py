@@ -17,6 +17,7 @@ from corral.model.faults import NotFound, Refused
 from corral.model.lifecycle import ExitClass, Phase, Wanted
 from corral.model.session import Entry, Session, StopFor, Why
 from corral.ports import PLACE, NewSession, Store, Tx
+from corral.reconcile import quotas
 from corral.reconcile.groups import no_such_group
 from corral.reconcile.preempting import forget_room
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
@@ -66,7 +67,7 @@ def _after_others(tx: Tx, array: Array, by: str) -> Array:
     failed = next((row for row, answer in met if answer is False), None)
     if failed is not None:
         message = f"it was to start after {failed.needs}:{failed.kind}, which ended {failed.outcome}"
-        return _stop(tx, array, Why("dependency_failed", message), "doomed", by)
+        return _stop(tx, array, Why("dependency_failed", message), "dependency_failed", by)
     if not all(answer for _, answer in met):
         return array
     tx.array_waited(array.id)
@@ -237,6 +238,8 @@ def update(
     after = array._replace(**asked)
     if group is not None:
         after = after._replace(spec=replace(array.spec, group=group))
+    if group is not None or time_limit_s is not None:
+        quotas.check_update(tx, after.owner, after.spec, after.time_limit_s, moved=group is not None)
     array = tx.write_array(array, after, _line("update", by, asked))
     limit = {name: value for name, value in asked.items() if name == "time_limit_s"}
 

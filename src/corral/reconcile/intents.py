@@ -152,6 +152,8 @@ def update(
     if group is not None:
         after = forget_room(tx, after)._replace(spec=replace(session.spec, group=group))
         tx.set_spec(session_id, after.spec)
+    if group is not None or time_limit_s is not None:
+        quotas.check_update(tx, after.owner, after.spec, after.time_limit_s, moved=group is not None)
     _note(tx, session, after, "update", by, asked)
     if time_limit_s is not None and session.phase in (Phase.STARTING, Phase.RUNNING):
         tx.ask_again([kernel.token for kernel in tx.kernels([session_id]).get(session_id, [])])

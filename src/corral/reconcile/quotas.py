@@ -126,6 +126,14 @@ def check_submit(tx: Tx, new: Sequence[NewSession]) -> None:
                 )  # fmt: skip
 
 
+def check_update(tx: Tx, owner: str, spec: SessionSpec, time_limit_s: int | None, *, moved: bool) -> None:
+    """`Refused` where it could never start like that; for one that stays in its group only its time is new."""
+    found = tx.quotas(held=False)
+    never = Admission(found).never(asked_about(owner, spec)._replace(time_limit_s=time_limit_s))
+    if told := [why for why in never if moved or why.code == "quota_time"]:
+        raise Refused("infeasible", f"this could never start: {'; '.join(why.message for why in told)}")
+
+
 def _of_waiting(tx: Tx, quotas: Quotas, claimants: set[Claimant]) -> list[Quota]:
     """Those that limit how many of theirs may wait, locked: two that submit at once are counted one after the other."""
     names = _under(quotas, list(claimants)) & {one.name for one in quotas.listed if WAITING in one.limits}

@@ -11,7 +11,7 @@ from corral.model.resources import GpuRequest
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import Store
-from corral.reconcile import intents, quotas
+from corral.reconcile import arrays, intents, quotas
 from corral.reconcile.placement import commit
 from corral.scheduling.cycle import cycle
 from corral.scheduling.picture import Picture
@@ -226,6 +226,25 @@ class QuotaRules:
             with raising(Refused, "infeasible"):
                 await submit(store, "ann", wrong)
         await submit(store, "bob", spec(cpus=3))
+
+    @on_a_loop
+    async def test_an_update_leads_nobody_past_a_quota(self, store: Store) -> None:
+        play = Play(store)
+        await play.join("n1", cpus=8)
+        await play.join("n2", group="other", cpus=8)
+        await set_quota(store, "t", owner="ann", time_limit_s=60)
+        await set_quota(store, "g", owner="*", group="other", sessions=0)
+        (id_,) = await submit(store, "ann", spec(time_limit_s=60))
+        new = [new_session(spec(array="0-1", time_limit_s=60), owner="ann")]
+        (array,) = await store.tx("submit", lambda tx: intents.submit_all(tx, new, "user:ann"))
+        changes: list[dict[str, Any]] = [{"time_limit_s": 61}, {"group": "other"}]
+        for change in changes:
+            with raising(Refused, "infeasible"):
+                await store.tx("update", lambda tx, asked=change: intents.update(tx, id_, "user:ann", **asked))
+            with raising(Refused, "infeasible"):
+                await store.tx("update", lambda tx, asked=change: arrays.update(tx, array.id, "user:ann", **asked))
+        await store.tx("update", lambda tx: intents.update(tx, id_, "user:ann", time_limit_s=30, group="default"))
+        assert (await play.session(id_)).time_limit_s == 30
 
     @on_a_loop
     async def test_one_owner_over_its_quota_hides_nobody_behind_it(self, store: Store) -> None:
