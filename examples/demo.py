@@ -1,6 +1,7 @@
 """The main job on one machine: `make demo`. Starts Corral with three nodes of simulated GPUs in a temporary folder,
-submits the first 200 tasks of a real task list, a session of three ranks that compute something together and one that
-is cancelled, shows what happened, and stops everything again. Exits 0 only if all of it went as it should.
+submits the first 200 tasks of a real task list, a session of three ranks that compute something together, one that is
+cancelled and one that makes way for an urgent one and goes on afterwards, shows what happened, and stops everything
+again. Exits 0 only if all of it went as it should.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def running(folder: Path) -> Iterator[None]:
 
 def show(corral: Client, config: Path, deadline: float) -> list[str]:
     """Do the job and tell of it; answers what was not as it should be."""
+    training, urgent = make_way(corral, deadline)
     tasks = corral.submit_batch([fields_of(row) for row in read_tasks()])
     console.print(f"submitted {len(tasks)} tasks of a real task list ({TASKS.name})")
     team = corral.submit(
@@ -83,12 +85,33 @@ def show(corral: Client, config: Path, deadline: float) -> list[str]:
     console.print("submitted sum-of-squares, three ranks on three nodes, and to-be-cancelled")
     wait_running(corral, endless["id"], deadline)
     corral.cancel(endless["id"])
-    ended = [wait_ended(corral, one["id"], deadline) for one in [team, endless, *tasks]]
+    ended = [wait_ended(corral, one["id"], deadline) for one in [team, endless, training, urgent, *tasks]]
     text = b"".join(corral.logs(team["id"])).decode()
     console.print(f"sum-of-squares, rank 0:\n  {text.strip().replace(chr(10), chr(10) + '  ')}", soft_wrap=True)
     console.print(*tables(ended), sep="\n")
-    console.print("not in this demo yet: a session preempted and resumed, a node drained")
-    return [*judged(ended[0], ended[1], ended[2:], text), *doctor(config)]
+    told = [b"".join(corral.logs(training["id"], attempt=attempt)).decode() for attempt in (1, 2)]
+    console.print(stopped(ended[2], ended[3], told))
+    console.print("not in this demo yet: a node drained")
+    problems = (*judged(ended[0], ended[1], ended[3:], text), *judged_again(ended[2], told))
+    return [*problems, *doctor(config)]
+
+
+def make_way(corral: Client, deadline: float) -> tuple[Session, Session]:
+    """Long work runs, and is stopped because something urgent needs every GPU; it may be, and knows how to go on."""
+    corral.change_group("default", options={"preemption": "priority", "preemption_min_runtime": 0, "preemptible": "no"})
+    training = corral.submit(
+        {"command": [sys.executable, str(HERE / "training.py")], "name": "training", "gpus": GPUS_PER_NODE,
+         "preemptible": True, "node": ["node-1"]}
+    )  # fmt: skip
+    wait_running(corral, training["id"], deadline)
+    time.sleep(1.0)  # so that there is work to lose
+    urgent = corral.submit(
+        {"command": ["sleep", "0.5"], "name": "urgent", "nodes": NODES, "gpus": GPUS_PER_NODE, "priority": 20}
+    )
+    console.print("training ran on 8 GPUs when urgent came, which needs all 24")
+    while corral.get(urgent["id"])["phase"] == "pending" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return training, urgent
 
 
 def read_tasks() -> list[dict[str, str]]:
@@ -161,6 +184,15 @@ def use(ended: Sequence[Session]) -> Table:
     return table
 
 
+def stopped(training: Session, urgent: Session, told: Sequence[str]) -> Table:
+    table = Table(title="Preempted and resumed", title_justify="left", show_header=False)
+    table.add_row("training was stopped for others", f"{training['preemptions']} time, for urgent ({urgent['id']})")
+    for number, text in enumerate(told, 1):
+        table.add_row(f"attempt {number}", "\n".join(text.strip().splitlines()))
+    table.add_row("outcome", f"{training['outcome']}, after attempt {training['attempt']}")
+    return table
+
+
 def gpu_seconds(ended: Sequence[Session], begin: float, end: float) -> float:
     """GPUs times seconds in use between two moments."""
     total = 0.0
@@ -186,6 +218,14 @@ def judged(team: Session, cancelled: Session, tasks: Sequence[Session], text: st
         yield f"sum-of-squares ({team['id']}) ended {team['outcome']} on {sorted(nodes)}: {team['reason']}"
     if cancelled["outcome"] != "cancelled":
         yield f"to-be-cancelled ({cancelled['id']}) ended {cancelled['outcome']}"
+
+
+def judged_again(training: Session, told: Sequence[str]) -> Iterator[str]:
+    if (training["outcome"], training["attempt"], training["preemptions"]) != ("succeeded", 2, 1):
+        yield f"training ({training['id']}) ended {training['outcome']} after attempt {training['attempt']}"
+    saved = told[0].partition("saved at step ")[2].partition(":")[0]
+    if not saved or f"begins at step {saved}" not in told[1]:
+        yield f"training ({training['id']}) did not go on where it was stopped: {told}"
 
 
 def doctor(config: Path) -> Iterator[str]:

@@ -20,6 +20,8 @@ def test_the_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "submitted 200 tasks" in done.stdout
     assert "(right)" in done.stdout
+    assert "saved at step" in done.stdout
+    assert "succeeded, after attempt 2" in done.stdout
     assert "clean: every invariant holds" in done.stdout
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -290,3 +290,11 @@ def test_nobody_is_stopped_for_who_would_run_into_a_reservation() -> None:
     assert stopped(replace(snapshot, reservations=[soon])) == {}
     assert stopped(replace(snapshot, reservations=[soon._replace(owners=("ann",))])) == {"c": ["v"]}
     assert stopped(replace(snapshot, reservations=[soon._replace(starts_at=NOW + 200)])) == {"c": ["v"]}
+
+
+def test_the_next_pass_follows_at_once_where_who_runs_was_not_read() -> None:
+    snapshot = a_picture([waiting("c", a_spec(8), 5)], [running("v", a_rank(cpus=8))])
+    unread = replace(snapshot, running=(), unread=frozenset({"default"}))
+    assert cycle(unread).more
+    assert cycle(unread).preemptions == ()
+    assert not cycle(replace(unread, groups={"default": ResourceGroup("default", options={"backfill": "none"})})).more

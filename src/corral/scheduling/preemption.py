@@ -37,7 +37,10 @@ UNDER_WAY = "preempting"
 def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
     """The plan with whom to stop for whom, and with what those are told whom room is being made for."""
     plan = replace(plan, refusals={**plan.refusals, **dict(_under_way(snapshot, plan))})
-    claimants = list(_claimants(snapshot, plan)) if snapshot.running else []
+    unread = {name for name in snapshot.unread if name in snapshot.groups and preempts(snapshot.groups[name])}
+    claimants = list(_claimants(snapshot, plan)) if snapshot.running or unread else []
+    if unread and any(one.shape.group is None or one.shape.group in unread for one in claimants):
+        plan = replace(plan, more=True)  # now that somebody was refused, the next pass is told who runs
     grounds = _grounds(snapshot, plan, claimants)
     admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
     for placed in plan.placements if grounds else ():
