@@ -15,6 +15,7 @@ from typing import Any
 
 from corral.agent.job import KILL_GRACE_S
 from corral.agent.looking import OVERDUE_SLACK_S
+from corral.model.dependency import is_met
 from corral.model.faults import Invalid
 from corral.model.invariants import check, compare, gather
 from corral.model.lifecycle import ExitClass, Outcome, Phase
@@ -175,6 +176,21 @@ class Checkers:
         wanted = self._rows("SELECT wanted FROM session WHERE id = ?", session)[0][0]
         if wanted != "run":
             self._violate("CB1", f"session {session} was placed, and wanted was {wanted}")
+        self._group_takes_sessions(session)
+        self._needs_are_met(session)
+
+    def _group_takes_sessions(self, session: str) -> None:
+        """Pausing is a barrier from its acknowledgement on."""
+        paused = "SELECT g.name FROM session s JOIN resource_group g ON g.name = s.grp WHERE s.id = ? AND g.paused = 1"
+        for (name,) in self._rows(paused, session):
+            self._violate("PAUSE", f"session {session} was placed in group {name}, which is paused")
+
+    def _needs_are_met(self, session: str) -> None:
+        """DE1: whoever waits for others is placed when each has ended as it was to."""
+        for row in self.database.reads().dependencies([session]).get(session, []):
+            if not is_met(row.kind, row.phase, row.outcome):
+                what = f"{row.needs}:{row.kind}, which is {row.outcome or row.phase}"
+                self._violate("DE1", f"session {session} was placed, and waits for {what}")
 
     def _live_is_held(self) -> None:
         """KE3: whatever lives has its room, and nothing certifies it dead."""
@@ -241,6 +257,7 @@ class Checkers:
         ids = [row[0] for row in self._rows("SELECT id FROM session WHERE phase <> 'ended' ORDER BY ordinal")]
         sessions = reads.sessions(ids)
         due = [f"array {id_} has members whose turn has come" for id_ in reads.arrays_due(WINDOW, len(ids) + SHOWN)]
+        due += [f"session {id_} waits for what is decided" for id_ in reads.decided_dependents(SHOWN)]
         if not sessions or due:
             return due
         turns = reads.still_dependent(ids)  # of an array, and who is before them waits for a true reason

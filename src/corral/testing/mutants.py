@@ -33,12 +33,27 @@ class Mutant:
 CROWDED = Focus(preempting=True, nodes=1, sessions=12, jobs_last_s=12.0, chaos_s=60.0)
 LIMITED = Focus(limited=True, kinds=("pause_manager",), pace_s=0.5, nodes=2, sessions=6, jobs_last_s=1.0)
 REBOOTS = ("power_loss", "reboot")
+STEERED = Focus(
+    rates=(("store.slow", 0.3),),
+    chaos_s=60.0,
+    nodes=1,
+    jobs_last_s=0.2,
+    sessions=30,
+    preempting=False,
+    limited=False,
+    steered=True,
+)
 LOST = Focus(kinds=("lose_run_directory",), jobs_last_s=15.0, pace_s=4.0)
 FOCUS = {
     "death_is_not_proven": Focus(kinds=("kill_shim",), pace_s=0.5, jobs_last_s=10.0),
     "decision_is_ignored": Focus(kinds=("kill_shim",), rates=(("shim.pause_at_birth", 1.0),), jobs_last_s=1.5),
     "facts_after_the_sweep": Focus(kinds=("power_loss", "database_down"), chaos_s=200.0, pace_s=8.0, nodes=1),
     "claimants_claim_twice": replace(CROWDED, nodes=2),
+    "dependents_go_early": Focus(sessions=12, preempting=False, limited=False),
+    "horizon_is_forgotten": Focus(
+        kinds=("silent", "lose_run_directory", "pause_manager", "clone"), pace_s=2.0, nodes=1, preempting=False
+    ),
+    "pause_is_no_barrier": STEERED,
     "late_registrations_count": Focus(
         kinds=("power_loss", "pause_agent"),
         rates=(("node.late_copy", 1.0),),
@@ -68,6 +83,12 @@ FOCUS = {
     "silence_is_death": Focus(kinds=("pause_agent", "cut"), chaos_s=120.0, pace_s=10.0, jobs_last_s=50.0),
     "victims_are_not_guarded": CROWDED,
     "stale_facts_count": Focus(kinds=("kill_manager",), rates=(("network.drop_reply", 0.4),), chaos_s=60.0, nodes=1),
+}
+# Where marks are met that plain seeds seldom meet: an agent ends what a shim, stopped for good, was to end.
+SELDOM_MET = {
+    "agent.forced": Focus(
+        kinds=("freeze_shim",), pace_s=0.3, jobs_last_s=100.0, chaos_s=60.0, sessions=8, preempting=False, limited=False
+    ),
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name))

@@ -18,8 +18,9 @@ from corral.model.node import Node
 from corral.model.session import Certificate, Kernel, KernelFact, Result, Session, Token, Verdict, parse_token
 from corral.model.spec import OutcomeRule
 from corral.ports import Tx
-from corral.reconcile import decide, exchange, intents, nodes, placement
+from corral.reconcile import decide, dependencies, exchange, intents, nodes, placement
 from corral.store import tx as tx_module
+from corral.store.reads import SqlReads
 from corral.testing.patches import Patch
 from corral.testing.sim_store import SimStore
 
@@ -211,6 +212,31 @@ def _requeue_forgets_results() -> list[Patch]:
     return [Patch(decide, "verdict_of", changed)]
 
 
+def _dependents_go_early() -> list[Patch]:
+    def at_once(kind: object, phase: Phase, outcome: object) -> bool:
+        return True
+
+    def all_of_them(self: Any, limit: int) -> list[str]:
+        found = self._rows("SELECT id FROM session WHERE after_open = 1 AND phase = 'pending' AND in_array IS NULL")
+        return [row[0] for row in found][:limit]
+
+    return [Patch(dependencies, "is_met", at_once), Patch(SqlReads, "decided_dependents", all_of_them)]
+
+
+def _a_pause_is_no_barrier() -> list[Patch]:
+    still_fitting = placement._still_fitting  # pyright: ignore[reportPrivateUsage]
+
+    def blind(tx: Any, *rest: Any) -> Any:
+        groups = tx.groups
+        tx.groups = lambda: {name: replace(group, paused=False) for name, group in groups().items()}
+        try:
+            return still_fitting(tx, *rest)
+        finally:
+            del tx.groups
+
+    return [Patch(placement, "_still_fitting", blind)]
+
+
 def _owner(name: str) -> type:
     """The class of the store's transaction that defines this method."""
     return next(base for base in SqlTx.__mro__ if name in base.__dict__)
@@ -233,6 +259,12 @@ MANAGER_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "silence_is_death": ("11", "silence is no death certificate", _silence_is_death),
     "stop_is_death": ("11", "asking for a stop is no death certificate", _stop_is_death),
     "one_death_releases": ("12", "every kernel is certified before release", _one_death_releases),
+    "dependents_go_early": (
+        "after",
+        "who waits for others starts when they have ended as wished",
+        _dependents_go_early,
+    ),
+    "pause_is_no_barrier": ("pause", "placing looks at the group again in its transaction", _a_pause_is_no_barrier),
     "refused_is_failed": ("14", "a refusal spends no retry", _refused_is_failed),
     "lost_commit_is_repeated": ("16", "a lost commit is resolved by its operation id", _lost_commit_is_repeated),
 }

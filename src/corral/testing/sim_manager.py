@@ -6,7 +6,7 @@ exchange and loops are production's own. Next: `sim_store.py` beneath, `network.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,16 @@ import msgspec
 
 from corral import wire
 from corral.model.array import Array
+from corral.model.dependency import dependencies_of
 from corral.model.faults import Fault, Invalid, Unavailable
 from corral.model.lifecycle import Wanted
+from corral.model.node import ResourceGroup
 from corral.model.quota import Quota
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Tx, node_channel
-from corral.reconcile import arrays, exchange, intents, quotas
+from corral.reconcile import arrays, exchange, groups, intents, quotas
+from corral.reconcile.dependencies import let_wait
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
 from corral.scheduling.cycle import held_by_quota
@@ -34,6 +37,7 @@ from corral.testing.sim_store import SimDatabase, SimStore
 
 LONGEST_POLL_S = 30.0
 QUOTA_CALLS = ("set quota", "delete quota")
+GROUP_CALLS = ("create group", "change group", "pause group", "resume group", "delete group")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +173,9 @@ class SimManager:
         if call.what in QUOTA_CALLS:
             await self.store.tx(call.what, partial(_set_quota, call=call))
             return Answer()
+        if call.what in GROUP_CALLS:
+            await self.store.tx(call.what, partial(_set_group, call=call))
+            return Answer()
         sessions = await self.store.tx(call.what, self._intent(call))
         return Answer(sessions=[_shown(session) for session in sessions])
 
@@ -180,9 +187,30 @@ class SimManager:
                 NewSession(id_, spec, call.owner, key, digest=wire.spec_to_json(spec))
                 for id_, spec, key in zip(ids, call.specs, call.keys, strict=True)
             ]
-            return lambda tx: intents.submit_all(tx, new, by)
+            return lambda tx: _submit(tx, new, by)
         new_id = self.process.session_id() if call.what == "requeue" else ""
         return lambda tx: [_asked(tx, arrays if tx.arrays([id_]) else intents, call, new_id, by)]
+
+
+def _submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session | Array]:
+    """As the REST face does it: those that are new wait for whom they name."""
+    made = intents.submit_all(tx, new, by)
+    fresh = {one.id: one for one in made} if made else {}
+    needs = {one.id: dependencies_of(one.spec.after) for one in new if one.id in fresh and one.spec.after}
+    let_wait(tx, new[0].owner, needs, {id_ for id_, one in fresh.items() if isinstance(one, Array)})
+    return made
+
+
+def _set_group(tx: Tx, call: Call) -> None:
+    name, by = call.session, f"user:{call.owner}"
+    if call.what == "create group":
+        groups.create(tx, ResourceGroup(name, **call.values), by)
+    elif call.what == "change group":
+        groups.change(tx, name, groups.GroupChange(**call.values), by)
+    else:
+        {"pause group": groups.pause, "resume group": groups.resume, "delete group": groups.delete}[call.what](
+            tx, name, by
+        )
 
 
 def _set_quota(tx: Tx, call: Call) -> None:

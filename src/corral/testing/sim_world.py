@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from corral.model.node import ResourceGroup
+from corral.reconcile import groups
 from corral.testing.faults import Faults
 from corral.testing.nemesis import Machine, Nemesis
 from corral.testing.process import SimProcess
@@ -158,7 +159,7 @@ class World:
         size, chance = self.site.size, self.site.chance
         if self.site.preempting:
             group = ResourceGroup("default", order="priority", options=self.site.options())
-            self.site.database.write("group", "group", lambda tx: tx.add_group(group), stands=True)
+            self.site.database.write("group", "group", lambda tx: groups.create(tx, group, "operator"), stands=True)
         for name in self.site.manager_names:
             self._start_manager(name)
         for number in range(size.nodes):

@@ -33,6 +33,7 @@ class Focus:
     sessions: int | None = None
     preempting: bool | None = None  # None: as the seed has it
     limited: bool | None = None  # by quotas that change
+    steered: bool | None = None  # by an operator who changes, pauses, makes and deletes groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ from corral.testing.trees import JobPlan
 CALL_TIMEOUT_S = 8.0
 PAUSE_S = 2.0
 LATE_REQUESTS = 12
+GROUPS = ("default", "aside")
+ORDERS = ("fifo", "lifo", "priority", "drf", "fair-share", "shortest-first", "least-attained-service")
+PLACED = ("pack", "spread", "round-robin", "least-fragmentation", "topology")
 ASKED_LATER = ("cancel", "cancel", "cancel", "requeue", "requeue", "hold", "release", "update", "update")
 
 
@@ -89,6 +92,10 @@ class User:
         self._limits = random.Random(f"{seed}:{process.name}:quotas")
         limited = self._limits.random() < 0.3 if site.focus.limited is None else site.focus.limited
         self.limits = limited and process.name == "u0"
+        self._steering = random.Random(f"{seed}:{process.name}:groups")
+        steered = self._steering.random() < 0.3 if site.focus.steered is None else site.focus.steered
+        self.steers = steered and process.name == "u0"
+        self._following = random.Random(f"{seed}:{process.name}:after")
         self._indices: dict[str, Indices] = {}
         self.sessions: list[str] = []
 
@@ -179,10 +186,15 @@ class User:
         chance, number = self._chance, 0
         if self.limits:
             self.process.spawn(self._limit(until_s), name="limit")
+        if self.steers:
+            self.process.spawn(self._steer(until_s), name="steer")
         while number < count:
             await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
-            specs = [self._urged(self._many(draw_spec(chance, nodes, number + offset))) for offset in range(bulk)]
+            specs = [
+                self._after(self._urged(self._many(draw_spec(chance, nodes, number + offset))))
+                for offset in range(bulk)
+            ]
             keys = [f"{self.process.name}-{number + offset}" for offset in range(bulk)]
             number += bulk
             twins = 2 if chance.random() < 0.15 else 1  # a hurried user asks twice at once
@@ -203,6 +215,35 @@ class User:
             limits = {name: value * (1 if name == "sessions" else 1000) for name, value in limits.items()}
             await self._ask(Call(what="set quota", values={**whose, **limits}, owner="operator"), patient=False)
             await self.process.sleep(chance.random() * 6.0)
+
+    async def _steer(self, until_s: float) -> None:
+        """An operator who changes the nodes' group, pauses it now and then, and has another for a while, which sessions
+        are moved to."""
+        chance = self._steering
+        while self.process.loop.now_s < until_s:
+            await self.process.sleep(chance.random() * 2.0)
+            what = chance.choice(("pause", "pause", "resume", "resume", "resume", "change", "create", "delete", "move"))
+            if what == "move":
+                moved = chance.choice(self.sessions or [""])
+                call = Call(what="update", session=moved, values={"group": chance.choice(GROUPS)}, owner="u0")
+            else:
+                group = GROUPS[what in ("create", "delete")]
+                values = {"order": chance.choice(ORDERS), "placement": chance.choice(PLACED)}
+                call = Call(what=f"{what} group", session=group, values=values, owner="operator")
+            self.process.spawn(self._ask(call, patient=False), name="steer")
+
+    async def _resume(self) -> None:
+        """And once more, should an older request to pause it come late."""
+        for _ in range(LATE_REQUESTS):
+            await self._ask(Call(what="resume group", session="default", owner="operator"), patient=True)
+            await self.process.sleep(CALL_TIMEOUT_S)
+
+    def _after(self, spec: SessionSpec) -> SessionSpec:
+        """Now and then one that waits for the end of an earlier one."""
+        chance, earlier = self._following, [id_ for id_ in self.sessions if "[" not in id_]
+        if not earlier or chance.random() < 0.75:
+            return spec
+        return replace(spec, after=(f"{chance.choice(earlier)}:{chance.choice(('ok', 'notok', 'any', 'any'))}",))
 
     async def _lift(self) -> None:
         """And once more, should an older request to set it come late."""
@@ -229,5 +270,7 @@ class User:
         """At the end nothing is left on hold, by anybody."""
         if self.limits:
             self.process.spawn(self._lift(), name="lift")
+        if self.steers:
+            self.process.spawn(self._resume(), name="resume")
         for session in dict.fromkeys(self.sessions):
             await self.ask_of("release", session)

@@ -40,7 +40,7 @@ class TurnRules:
     async def test_no_turn_is_noted_where_none_is_taken(self, store: Store) -> None:
         play = await joined(store, "pack")
         await play.submit_and_claim(spec())
-        assert await store.read("turns", lambda reads: reads.turns()) == {}
+        assert (await store.read("turns", lambda reads: reads.snapshot(1))).turns == {}
 
     @on_a_loop
     async def test_a_node_on_which_an_attempt_went_wrong_is_last(self, store: Store) -> None:
