@@ -1,4 +1,4 @@
-"""Very many distinct requests: a pass sees some of those that fit nowhere, all are told in turn, and memory is bounded."""
+"""Very many distinct requests: a pass sees some of those that fit nowhere, all in turn, and memory is bounded."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ from corral.scheduling import fleet as fleet_module
 from corral.scheduling import picture as picture_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.picture import TELL_AGAIN_S, Changed, Mark, Picture, Told
+from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.telling import TELL_AGAIN_S, Told
 
 GROUPS = {"g": ResourceGroup("g", options={"backfill": "none"})}
 MARK = Mark("db", 1, 1)
@@ -98,3 +99,28 @@ def test_who_was_told_the_same_reasons_lately_has_time() -> None:
     assert told.is_news(one, ["not_enough_memory"], 101.0 + TELL_AGAIN_S), "and so is the same after a while"
     assert told.is_news(one._replace(refused=None), ["not_enough_memory"], 107.0), "what was not kept was not told"
     assert told.is_news(waits(2, a_shape(1), "why"), ["not_enough_cpus"], 107.0)
+
+
+def test_a_pass_of_which_nothing_came_is_not_made_again_for_nothing() -> None:
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [(waits(1, a_shape(9000)), 0.0)]), 0.0)
+    waiting, _ = a_pass(picture, 0.0)
+    picture.settle()
+    again, _ = a_pass(picture, 1.0)
+    assert again is waiting and picture.is_settled
+    picture.merge(Changed(MARK, False, [a_node()], (), [(waits(1, a_shape(9000)), 0.0)]), 2.0)
+    assert a_pass(picture, 2.0)[0] is waiting and picture.is_settled, "to be told again what it knows is nothing new"
+    assert not (a_pass(picture, QUIET_S + 0.1) and picture.is_settled), "what hangs on the time is looked at at last"
+
+    for changed in (
+        Changed(MARK, False, waiting=[(waits(2, a_shape(9000)), 0.0)]),
+        Changed(MARK, False, gone=["s2"]),
+        Changed(MARK, False, [a_node(cpus=7)]),
+    ):
+        a_pass(picture, 10.0)
+        picture.settle()
+        picture.merge(changed, 10.0)
+        assert a_pass(picture, 10.0) and not picture.is_settled
+    picture.settle()
+    picture.line({"g": ResourceGroup("g", "lifo")})
+    assert not picture.is_settled, "the groups are others"

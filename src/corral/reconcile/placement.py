@@ -25,7 +25,7 @@ from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle, held_by_quota
-from corral.scheduling.picture import Picture, Told
+from corral.scheduling.picture import Picture
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
@@ -33,6 +33,7 @@ from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.reserving import in_the_way
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
+from corral.scheduling.telling import Told
 
 SAME_START_S, SAME_START_PART = 60.0, 0.01  # by how much a planned start may be off before it is noted anew
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones
@@ -55,14 +56,17 @@ async def place_pass(
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     await drop_old_pins(store, snapshot.pins, snapshot.now)
-    if not snapshot.waiting:
+    if not snapshot.waiting or (picture is not None and picture.is_settled):
         return 0
     plan = cycle(snapshot, fleet=None if picture is None else picture.fleet)
     look_at(snapshot, plan)
     told = new_refusals(snapshot, plan, None if picture is None else picture.told)
     ahead = new_starts(snapshot, plan)
     placed = 0
-    if plan.placements or told or ahead.planned or ahead.gone:
+    writes = bool(plan.placements or told or ahead.planned or ahead.gone)
+    if picture is not None and not (writes or plan.preemptions or plan.more):
+        picture.settle()
+    if writes:
         placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming, ahead=ahead))
     await preempt_all(store, plan.preemptions, by)
     return placed

@@ -79,6 +79,11 @@ class Fleet:
                 return False
         return True
 
+    @property
+    def stamp(self) -> int:
+        """Raised by every change."""
+        return sum(group.pool.stamp for group in self._groups.values())
+
     def touched(self) -> list[str]:
         """The nodes whose room was taken or given back here since the last time this was asked."""
         return [name for group in self._groups.values() for name in group.touched()]

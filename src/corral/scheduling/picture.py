@@ -29,10 +29,11 @@ from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import ORDERS, looks_ahead
 from corral.scheduling.snapshot import Running, Shape, Waiting
+from corral.scheduling.telling import Told
 
 MOST_HOPELESS = 1000  # shapes that fit nowhere, of which the first is shown in each pass
-TELL_AGAIN_S = 5.0
-MOST_TOLD = 20_000
+QUIET_S = 4.0
+_Hopeless = tuple[Shape, Sequence[Waiting]]
 WHOSE = frozenset({Need.OWNER, Need.PROJECT})
 
 
@@ -58,23 +59,6 @@ class Changed(NamedTuple):
     moving: frozenset[str] = frozenset()
 
 
-class Told:
-    """Which reasons sessions were told, and when."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[list[str], float]] = {}
-
-    def is_news(self, waiting: Waiting, codes: list[str], now: float) -> bool:
-        """Whether it is to be told these now; if so, it counts as told."""
-        last = self._last.get(waiting.id)
-        if last is not None and waiting.refused is not None and last[0] == codes and 0 <= now - last[1] < TELL_AGAIN_S:
-            return False
-        if len(self._last) >= MOST_TOLD:
-            self._last.clear()
-        self._last[waiting.id] = (codes, now)
-        return True
-
-
 class Picture:
     """Of one database, for one manager. Empty at first, and whenever the store says that it is another one."""
 
@@ -94,20 +78,27 @@ class Picture:
         self._lines: dict[Shape, Line] = {}
         self._standing: dict[str, Waiting] = {}
         self._opens: dict[str, tuple[float, Waiting]] = {}  # all that may not begin at once
-        self._later: list[
-            tuple[float, str]
-        ] = []  # a heap: those of them whose time has not come, and some that are old
+        self._later: list[tuple[float, str]] = []  # a heap of those of them whose time has not come, some of them old
         self._expected = Expected()
         self._now = 0.0
         self._fleet: Fleet | None = None
         self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
+        self._version = 0  # raised with each change
+        self._asked: tuple[object, ...] = ()  # what the last line hangs on beside
+        self._shown: tuple[list[Waiting], list[str]] = ([], [])
+        self._settled: tuple[object, ...] | None = None
+        self._settled_at = 0.0
         self._shown_at: dict[Shape, float] = {}  # when those were last shown that are too many to be shown in each pass
 
     # what changed
 
-    def merge(self, changed: Changed, now: float) -> None:
-        if changed.whole:
+    def merge(self, told: Changed, now: float) -> None:
+        if told.whole:
             self._forget()
+        self.mark, self.moving = told.mark, told.moving
+        changed = self._news(told)
+        if changed.nodes or changed.waiting or changed.running or changed.gone:
+            self._version += 1
         self._merge_nodes(changed)
         for one in changed.running:
             self._leave(one.id, is_over=False)
@@ -116,8 +107,27 @@ class Picture:
         self._hold_room(changed.running)
         for one, not_before in changed.waiting:
             self._wait(one, not_before)
-        self.mark, self.moving = changed.mark, changed.moving
         self._at(now)
+
+    def _news(self, told: Changed) -> Changed:
+        """Without what is known already."""
+        devices: dict[str, list[Device]] = {node.name: [] for node in told.nodes}
+        for one in told.devices:
+            devices[one.node].append(one)
+        nodes = [node for node in told.nodes if not self._knows(node, devices[node.name])]
+        return Changed(
+            told.mark,
+            told.whole,
+            nodes,
+            [one for node in nodes for one in devices[node.name]],
+            [(one, not_before) for one, not_before in told.waiting if self._standing.get(one.id) != one],
+            [one for one in told.running if self._running.get(one.id) != one],
+            [id_ for id_ in told.gone if id_ in self._standing or id_ in self._running or id_ in self._opens],
+        )
+
+    def _knows(self, node: Node, devices: Sequence[Device]) -> bool:
+        known = self._nodes.get(node.name)
+        return known is not None and _seen(known) == _seen(node) and self._devices.get(node.name, ()) == tuple(devices)
 
     def _merge_nodes(self, changed: Changed) -> None:
         devices: dict[str, list[Device]] = {node.name: [] for node in changed.nodes}
@@ -176,6 +186,7 @@ class Picture:
     def _at(self, now: float) -> None:
         """Let those stand in line whose time has come. A clock that was set back is followed."""
         if now < self._now:
+            self._version += 1
             early = [(at, one) for at, one in self._opens.values() if at > now and one.id in self._standing]
             for at, one in early:
                 self._leave(one.id)
@@ -186,6 +197,7 @@ class Picture:
             at, id_ = heapq.heappop(self._later)
             opens, one = self._opens.get(id_, (None, None))
             if one is not None and opens == at and id_ not in self._standing:
+                self._version += 1
                 self._stand(one)
 
     # what it shows
@@ -235,19 +247,41 @@ class Picture:
         groups: Mapping[str, ResourceGroup],
         also: Iterable[str] = (),
         quotas: Quotas = NO_QUOTAS,
-        reserved: bool = False,
+        reserved: Sequence[object] = (),
     ) -> tuple[list[Waiting], list[str]]:
         """Those that a pass needs to see, oldest first; and of each shape of which it may place all that it sees, the
         last one, if more stand behind it. `also` are ids of those to be seen wherever they stand. `reserved`: room may
         be free to some owners and projects alone."""
         if not self._lines:
             return [], []
-        fleet, usable = self.fleet, standing_of(groups.values()).usable
+        fleet = self.fleet
+        ids = tuple(also)
+        self._asked = (groups, ids, quotas, tuple(reserved))
+        if self._settled != (self._version, fleet.stamp, self._asked):
+            self._settled = None
+            self._shown = self._line(fleet, groups, ids, quotas, len(reserved) > 0)
+        return self._shown
+
+    def settle(self) -> None:
+        """Nothing came of the pass that saw the last line."""
+        if self._fleet is not None:
+            self._settled, self._settled_at = (self._version, self._fleet.stamp, self._asked), self._now
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is new since a pass of which nothing came, and that was a moment ago: what hangs on the time
+        alone may wait so long."""
+        return self._settled is not None and 0 <= self._now - self._settled_at < QUIET_S
+
+    def _line(
+        self, fleet: Fleet, groups: Mapping[str, ResourceGroup], also: Iterable[str], quotas: Quotas, reserved: bool
+    ) -> tuple[list[Waiting], list[str]]:
+        usable = standing_of(groups.values()).usable
         home = home_of(usable)
         views = {name: _View.of(group) for name, group in groups.items()}
         found: list[Iterable[Waiting]] = []
         last_read: list[str] = []
-        hopeless: list[tuple[Shape, Sequence[Waiting]]] = []
+        hopeless: list[_Hopeless] = []
         for shape, line in self._lines.items():
             view = views.get(shape.group or home or "", NO_VIEW)
             if view.needs is None:
@@ -266,12 +300,14 @@ class Picture:
                 hopeless.append((shape, chosen))
             else:
                 found.append(chosen)
-        found += self._shown(hopeless, last_read)
+        found += self._in_turn(hopeless, last_read)
         found.append([one for id_ in also if (one := self._standing.get(id_)) is not None])
         by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
         return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], last_read
 
-    def _shown(self, hopeless: list[tuple[Shape, Sequence[Waiting]]], last_read: list[str]) -> list[Sequence[Waiting]]:
+    def _in_turn(
+        self, hopeless: list[tuple[Shape, Sequence[Waiting]]], last_read: list[str]
+    ) -> list[Sequence[Waiting]]:
         """Of so many shapes that fit nowhere, those whose first has waited longest, and the others by turns, so that
         all are told why."""
         if len(hopeless) <= 2 * MOST_HOPELESS:
@@ -306,6 +342,13 @@ class _View(NamedTuple):
 
 
 NO_VIEW = _View()
+
+
+def _seen(node: Node) -> tuple[object, ...]:
+    """All of a node that a pass looks at."""
+    size = (node.cpu_milli, node.memory_mib, node.cpu_used_milli, node.memory_used_mib)
+    what = (node.group, node.state, node.schedulable, node.epoch, node.run_id, node.backoff_until)
+    return (*size, *what, node.labels, node.runtimes)
 
 
 def _ordinal(one: Waiting | Running) -> int:

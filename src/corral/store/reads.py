@@ -258,7 +258,7 @@ class SqlReads(ArrayReads):
             picture.merge(changes.changed(self._rows, picture, self.now), self.now)
             nodes, devices = picture.nodes, picture.devices
             also = [*planned, *(pin.owner for pin in pins)]
-            line, last_read = picture.line(groups, also, quotas, bool(reservations))
+            line, last_read = picture.line(groups, also, quotas, reservations)
         who = running.asked(groups, line)
         return Snapshot(
             now=self.now,
