@@ -27,7 +27,7 @@ from corral.scheduling.line import Line
 from corral.scheduling.ordering import home_of, standing_of
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.policies.order import FIFO, Need
-from corral.scheduling.policies.registry import ORDERS, looks_ahead
+from corral.scheduling.policies.registry import ORDERS, looks_ahead, needs_of
 from corral.scheduling.snapshot import Running, Shape, Waiting
 from corral.scheduling.telling import Told
 
@@ -75,6 +75,7 @@ class Picture:
         self._place: dict[str, int] = {}  # of each node there
         self._running: dict[str, Running] = {}
         self._running_in_order: list[Running] = []
+        self._running_shown: tuple[tuple[str, ...], tuple[Running, ...]] | None = None
         self._lines: dict[Shape, Line] = {}
         self._standing: dict[str, Waiting] = {}
         self._opens: dict[str, tuple[float, Waiting]] = {}  # all that may not begin at once
@@ -99,6 +100,7 @@ class Picture:
         changed = self._news(told)
         if changed.nodes or changed.waiting or changed.running or changed.gone:
             self._version += 1
+            self._running_shown = None
         self._merge_nodes(changed)
         for one in changed.running:
             self._leave(one.id, is_over=False)
@@ -219,8 +221,11 @@ class Picture:
         """Those who hold room in these groups, oldest first."""
         if not groups:
             return ()
-        names = set(groups)
-        return tuple([one for one in self._running_in_order if one.group in names])
+        if self._running_shown is None or self._running_shown[0] != tuple(groups):
+            names = set(groups)
+            shown = tuple([one for one in self._running_in_order if one.group in names])
+            self._running_shown = (tuple(groups), shown)
+        return self._running_shown[1]
 
     @property
     def fleet(self) -> Fleet:
@@ -338,7 +343,7 @@ class _View(NamedTuple):
         order, options = ORDERS.get(group.order), group_options(group)
         backfill = options["backfill"]
         depth = int(options["backfill_depth"]) if backfill == "conservative" else 1
-        return cls(None if order is None else order.needs, depth, backfill != "none", order is FIFO)
+        return cls(None if order is None else needs_of(group), depth, backfill != "none", order is FIFO)
 
 
 NO_VIEW = _View()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
-from corral.scheduling.policies.group_options import GROUP_OPTIONS, OF_GROUPS
+from corral.scheduling.policies.group_options import GROUP_OPTIONS, OF_GROUPS, group_options
 from corral.scheduling.policies.options import Option, Options, checked, complete
 from corral.scheduling.policies.order import FIFO, SIMPLE, Need, OrderPolicy
 from corral.scheduling.policies.score import PLACEMENTS, PlacementPolicy
@@ -21,6 +21,10 @@ from corral.scheduling.policies.shares import SHARES
 
 ORDERS: Mapping[str, OrderPolicy] = {policy.name: policy for policy in (*SIMPLE, *SHARES)}
 LONGEST_SHOWN = 80
+CLAIMS: Mapping[str, frozenset[Need]] = {
+    "priority": frozenset({Need.PRIORITY}),
+    "fair-share": frozenset({Need.OWNER, Need.PROJECT}),
+}
 
 
 class PolicyKind(StrEnum):
@@ -142,9 +146,11 @@ def looks_ahead(group: ResourceGroup) -> bool:
 
 
 def needs_of(group: ResourceGroup) -> frozenset[Need]:
-    """What a pass must read for the group; of one whose policies are broken nothing more than for fifo."""
+    """What a pass must read for the group, also to see whose claim is strongest where some are stopped for others; of
+    one whose policies are broken nothing more than for fifo."""
+    claims = CLAIMS.get(group_options(group)["preemption"], frozenset())
     try:
-        return order_policy(group.order).needs
+        return order_policy(group.order).needs | claims
     except Invalid:
         return FIFO.needs
 

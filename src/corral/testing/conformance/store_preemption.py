@@ -14,6 +14,7 @@ from corral.ports import Keep, Store
 from corral.reconcile import groups, intents
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
+from corral.scheduling.picture import Picture
 from corral.scheduling.plan import Preemption
 from corral.scheduling.snapshot import Pin
 from corral.testing.builders import BY, Play, exited, ready, result, spec, whole_run
@@ -163,6 +164,17 @@ class PreemptionRules:
             assert (await scene.session(scene.claimant)).room_by is None
             assert await play.violations() == []
             await _empty(store, scene)
+
+    @on_a_loop
+    async def test_the_strongest_claim_is_seen_behind_many_of_its_kind(self, store: Store) -> None:
+        scene = await full(store, 4)
+        await scene.play.submit(*(_gpus(4) for _ in range(12)))
+        (urgent,) = await scene.play.submit(_gpus(4, priority=20))
+        for picture in (None, Picture()):
+            snapshot = await store.read("snapshot", lambda reads, seen=picture: reads.snapshot(2, seen))
+            assert {urgent, scene.claimant} <= {waiting.id for waiting in snapshot.waiting}
+            (one,) = cycle(snapshot).preemptions
+            assert one.claimant.id == scene.claimant, "the order of the group is first in, first out"
 
     @on_a_loop
     async def test_a_plan_is_carried_out_once(self, store: Store) -> None:
