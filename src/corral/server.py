@@ -35,6 +35,7 @@ from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
 from corral.reconcile.quotas import configure
 from corral.settings import Listen, ManagerSettings, QuotaFile, UpSettings
+from corral.standstill import PolicyWatch
 from corral.store import PostgresStore, SqliteStore, open_store, upgrade
 from corral.tasks import end_all
 
@@ -141,8 +142,10 @@ async def _serving(
         loop.add_signal_handler(number, stopped.set)
     member = ids.nonce()[:12]
     loops = Loops(manager_loops(store, member, url, clock), store.wakeups, clock, _report)
+    watch = PolicyWatch(clock.mono, lambda name, seconds: log.error("policy keeps the manager", policy=name, seconds=seconds))
+    watch.start()
     app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped,
-                     refused=refused)  # fmt: skip
+                     refused=refused, slow_policies=watch.slowest)  # fmt: skip
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = _Server(config)
     tasks = [
@@ -163,6 +166,7 @@ async def _serving(
         server.should_exit = True
         await asyncio.wait([tasks[1]], timeout=STOP_WAIT_S)
         await end_all(tasks)
+        watch.stop()
 
 
 class _Server(uvicorn.Server):

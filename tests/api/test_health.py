@@ -44,6 +44,15 @@ def test_doctor_is_clean_on_a_clean_house(served: Served) -> None:
     assert doctor["checked"]["session"] == 1
 
 
+def test_a_policy_that_kept_the_manager_is_named(database: Path) -> None:
+    with Face(database, slow_policies={"order policy mine of group gpu": 12.3}) as face:
+        found = face.get("/api/v1/doctor")
+    assert found["ok"], "it is a warning"
+    (finding,) = found["findings"]
+    assert (finding["code"], finding["subject"]) == ("policy_slow", "order policy mine of group gpu")
+    assert "for 12 s in one pass" in finding["message"]
+
+
 def test_a_loop_that_is_ill_is_named() -> None:
     well = LoopHealth("well", 2.0, ticks=3, running=True, last_success_at=99.0)
     new = LoopHealth("new", 2.0, ticks=1, running=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +55,7 @@ def create_app(
     upload_limit_bytes: int = UPLOAD_LIMIT_BYTES,
     dial_wait_s: float = DIAL_WAIT_S,
     refused: dict[str, Fault] | None = None,
+    slow_policies: Mapping[str, float] | None = None,
 ) -> FastAPI:
     """The ASGI application of one manager. `url` is where agents reach it; `stopping`, once set, ends every wait;
     `refused` is filled with the nodes whose last registration was refused, and why."""
@@ -85,6 +86,7 @@ def create_app(
         health_of,
         {} if refused is None else refused,
         Ended(),
+        {} if slow_policies is None else slow_policies,
     )
     app.router.route_class = PolicyRoute
     problems.install(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,7 +29,8 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Context:
     """`url` is how agents reach this very manager, `by` its name in what it writes; `stopping` is set once it ends;
-    `refused` holds the nodes that this manager did not take at their last try, and why."""
+    `refused` holds the nodes that this manager did not take at their last try, and why; `slow_policies` for how many
+    seconds a policy kept it in one pass."""
 
     store: Store
     clock: Clock
@@ -43,6 +44,7 @@ class Context:
     loops: Callable[[], Sequence[LoopHealth]]
     refused: dict[str, Fault]
     ended: Ended
+    slow_policies: Mapping[str, float]
 
 
 def context_of(connection: HTTPConnection) -> Context:

@@ -17,9 +17,10 @@ from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
+from corral.scheduling.policies.atwork import AT_WORK
 from corral.scheduling.policies.guarded import guarded
 from corral.scheduling.policies.order import FIFO, Capacity, OrderView, Turns
-from corral.scheduling.policies.registry import Policies, policies_of
+from corral.scheduling.policies.registry import ORDERS, Policies, policies_of
 from corral.scheduling.policies.score import PLACEMENTS
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
@@ -72,7 +73,8 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
             continue
         if group.placement not in PLACEMENTS:
             note = partial(_note_broken, held_back, group.name)
-            policies = policies._replace(placement=guarded(policies.placement, note))
+            name = f"placement policy {group.placement} of group {group.name}"
+            policies = policies._replace(placement=guarded(policies.placement, note, name))
         usable[group.name] = policies
     return Standing(usable, held_back, sound)
 
@@ -94,6 +96,7 @@ def line_of(group: str | None, groups: Iterable[str]) -> str | None:
 def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, Mapping[str, Policies]]]:
     """Waiting sessions in the order to try them, each with the groups that take sessions. What was yielded last counts
     as placed unless it stands in `refusals` when the next one is asked for."""
+    AT_WORK.passes += 1
     usable, held_back, sound = standing_of(snapshot.groups.values())
     home = home_of(snapshot.groups)
     members: dict[str | None, list[Waiting]] = {}
@@ -202,6 +205,8 @@ class _Line:
         self._group = group
         self._begin = partial(turns_of, snapshot, group, sound, members)
         self._turns: Turns | None = None
+        order = FIFO.name if group is None or group not in sound else sound[group].order.name
+        self._stranger = None if order in ORDERS else f"order policy {order} of group {group}"
         self._left = {one.id: one for one in members}
         self._refusals = refusals
 
@@ -209,12 +214,15 @@ class _Line:
         """The next one to try, told whether the last one was taken; None when all had their turn. The rest of those
         that a broken policy did not come to are refused."""
         try:
+            AT_WORK.name = self._stranger
             self._turns = self._turns or self._begin()
             one = self._turns.send(taken)
         except StopIteration:
             return self._end("it left sessions out")
         except Exception as error:
             return self._end(f"{type(error).__name__}: {error}")
+        finally:
+            AT_WORK.name = None
         its_own = self._left.pop(getattr(one, "id", ""), None)
         return self._end("it named a session that is not its to name, or one twice") if its_own is None else its_own
 

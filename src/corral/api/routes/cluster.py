@@ -124,6 +124,11 @@ async def doctor(here: Here) -> Response:
 
     findings, checked = await here.store.read("doctor", look)
     findings += loop_findings(here.loops(), here.clock.mono())
+    findings += [
+        Finding("warning", "policy_slow", name,
+                f"it kept this manager for {seconds:.0f} s in one pass; nobody is placed, or answered, while it works")
+        for name, seconds in sorted(here.slow_policies.items())
+    ]  # fmt: skip
     return respond(DoctorView(not any(one.severity == "error" for one in findings), findings, checked))
 
 

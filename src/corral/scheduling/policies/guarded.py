@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from corral.scheduling.policies.atwork import AT_WORK
 from corral.scheduling.policies.score import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
@@ -15,15 +16,18 @@ from corral.scheduling.snapshot import Shape
 T = TypeVar("T")
 
 
-def guarded(policy: PlacementPolicy, note: Callable[[str], None]) -> PlacementPolicy:
+def guarded(policy: PlacementPolicy, note: Callable[[str], None], name: str = "a placement policy") -> PlacementPolicy:
     """The same policy; `note` is called with the first thing that goes wrong."""
-    return lambda pool, demand: _Guarded(policy, note, pool, demand)
+    return lambda pool, demand: _Guarded(policy, note, name, pool, demand)
 
 
 class _Guarded(Scorer):
-    def __init__(self, policy: PlacementPolicy, note: Callable[[str], None], pool: Pool, demand: Demand) -> None:
+    def __init__(
+        self, policy: PlacementPolicy, note: Callable[[str], None], name: str, pool: Pool, demand: Demand
+    ) -> None:
         super().__init__(pool, demand)
         self._note = note
+        self._name = name
         self._failed = False
         self._inner = self._ask(lambda: policy(pool, demand), None)
         self.by_shape = bool(getattr(self._inner, "by_shape", True))  # pyright: ignore[reportAttributeAccessIssue]
@@ -75,8 +79,11 @@ class _Guarded(Scorer):
         if self._failed:
             return otherwise
         try:
+            AT_WORK.name = self._name
             return answer()
         except Exception as error:  # a stranger's code may raise anything
             self._failed = True
             self._note(f"its placement policy failed: {type(error).__name__}: {error}"[:500])
             return otherwise
+        finally:
+            AT_WORK.name = None
