@@ -298,3 +298,12 @@ def test_the_next_pass_follows_at_once_where_who_runs_was_not_read() -> None:
     assert cycle(unread).more
     assert cycle(unread).preemptions == ()
     assert not cycle(replace(unread, groups={"default": ResourceGroup("default", options={"backfill": "none"})})).more
+
+
+def test_shares_are_those_of_the_tree_of_projects() -> None:
+    """`lab/a` and `lab/b` share what `lab` has beside `other`: ann's half of it is a quarter of the whole."""
+    held = [running(f"b{n}", a_rank(cpus=2), owner="bob")._replace(project="lab/b") for n in range(4)]
+    line = [waiting("c", a_spec(2)), waiting("d", a_spec(3), number=1), waiting("e", a_spec(1), number=2, owner="eve")]
+    line = [line[0]._replace(project="lab/a"), line[1]._replace(project="lab/a"), line[2]._replace(project="other")]
+    assert set(shares(held, [line[0], line[2]])) == {"c", "e"}
+    assert set(shares(held, [line[1], line[2]])) == {"e"}

@@ -2,9 +2,9 @@
 
 By priority: whoever is behind by `preemption_gap` points or more. By fair share: of an owner who holds more than its
 part of the group, for one who holds no more than its own even with what it claims. A part is the largest of the parts
-of CPUs, memory and GPUs; an owner's entitlement is its weight's part of its project's weight's part, among those who
-hold something or wait. Stopping makes the first owner's part smaller and keeps the second one's within bounds, so that
-the one can never claim from the other what it has just lost to it.
+of CPUs, memory and GPUs; an owner's entitlement is what the tree of projects and the weights of the group's order give
+it, among those who hold something or wait. Stopping makes the first owner's part smaller and keeps the second one's
+within bounds, so that the one can never claim from the other what it has just lost to it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.group_options import group_options
+from corral.scheduling.policies.tree import tree_shares
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 
 Flags = NDArray[np.bool_]
@@ -165,19 +166,11 @@ class _ByShare:
 
 
 def entitlements(owners: Iterable[Owner], options: Mapping[str, Any]) -> dict[Owner, float]:
-    """Each owner's part of the group, by the weights that its order has, if it has any."""
+    """Each owner's part of the group, as the tree of projects has it, by the weights of the group's order if any."""
     projects: Mapping[str, float] = options.get("project_weights") or {}
     people: Mapping[str, float] = options.get("owner_weights") or {}
-    by_project: defaultdict[str, list[Owner]] = defaultdict(list)
-    for owner in sorted(set(owners)):
-        by_project[owner[0]].append(owner)
-    all_projects = sum(projects.get(name, 1.0) for name in by_project)
-    found: dict[Owner, float] = {}
-    for name, members in by_project.items():
-        whole = sum(people.get(owner, 1.0) for _, owner in members)
-        for member in members:
-            found[member] = people.get(member[1], 1.0) / whole * projects.get(name, 1.0) / all_projects
-    return found
+    shares = tree_shares(dict.fromkeys(owners, 1.0), projects, people)
+    return {(one.project or "", one.owner): one.entitled for one in shares if one.owner is not None}
 
 
 def _owner(one: Running | Waiting) -> Owner:
