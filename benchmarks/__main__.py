@@ -14,6 +14,7 @@ from benchmarks import (
     jct,
     latency,
     openb,
+    passes,
     store_path,
     throughput,
 )
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "jct": jct.run,
     "backfill": backfill.run,
     "decisions": decisions.run,
+    "passes": passes.run,
     "estimate": estimate.run,
 }
 

@@ -11,7 +11,7 @@ from corral.scheduling.fleet import Fleet
 from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
-from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 from corral.scheduling.telling import TELL_AGAIN_S, Told
 
 GROUPS = {"g": ResourceGroup("g", options={"backfill": "none"})}
@@ -124,3 +124,24 @@ def test_a_pass_of_which_nothing_came_is_not_made_again_for_nothing() -> None:
     picture.settle()
     picture.line({"g": ResourceGroup("g", "lifo")})
     assert not picture.is_settled, "the groups are others"
+
+
+def test_while_passes_place_some_each_sees_the_oldest_and_none_is_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(picture_module, "MOST_OLDEST", 4)
+    nodes = [a_node(f"n{number}", cpus=64) for number in range(2)]
+    line = [waits(number, a_shape(1000 + number % 3)) for number in range(40)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, nodes, (), [(one, 0.0) for one in line]), 0.0)
+    assert len(picture.line(GROUPS)[0]) == 40, "nothing was placed yet: whoever may be passed over is not known"
+
+    others = Running("r", 99, 1, 2, "g", "ann", "default", 0, a_shape(1), (), 0.0)
+    picture.merge(Changed(MARK, False, running=[others]), 1.0)
+    waiting, last_read = picture.line(GROUPS)
+    assert ([one.id for one in waiting], last_read) == (["s0", "s1", "s2", "s3"], ["s4"])
+    seen = Snapshot(1.0, picture.nodes, picture.devices, waiting, GROUPS, last_read)
+    plan = cycle(seen, fleet=picture.fleet)
+    assert len(plan.placements) == 4 and plan.more
+    picture.merge(Changed(MARK, False), 2.0)
+    assert len(picture.line(GROUPS)[0]) == 40, (
+        "nothing more was placed: all are looked at, and the passes come to an end"
+    )

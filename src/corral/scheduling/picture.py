@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from corral.model.node import Device, Node, ResourceGroup
@@ -31,6 +31,7 @@ from corral.scheduling.policies.registry import ORDERS, looks_ahead, needs_of
 from corral.scheduling.snapshot import Running, Shape, Waiting
 from corral.scheduling.telling import Told
 
+MOST_OLDEST = 4 * MAX_PLACEMENTS
 MOST_HOPELESS = 1000  # shapes that fit nowhere, of which the first is shown in each pass
 QUIET_S = 4.0
 _Hopeless = tuple[Shape, Sequence[Waiting]]
@@ -84,6 +85,7 @@ class Picture:
         self._now = 0.0
         self._fleet: Fleet | None = None
         self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
+        self._flows = False  # something was placed since the last pass
         self._version = 0  # raised with each change
         self._asked: tuple[object, ...] = ()  # what the last line hangs on beside
         self._shown: tuple[list[Waiting], list[str]] = ([], [])
@@ -101,6 +103,7 @@ class Picture:
         if changed.nodes or changed.waiting or changed.running or changed.gone:
             self._version += 1
             self._running_shown = None
+        self._flows = len(changed.running) > 0
         self._merge_nodes(changed)
         for one in changed.running:
             self._leave(one.id, is_over=False)
@@ -287,6 +290,7 @@ class Picture:
         found: list[Iterable[Waiting]] = []
         last_read: list[str] = []
         hopeless: list[_Hopeless] = []
+        fitting: list[Sequence[Waiting]] = []
         for shape, line in self._lines.items():
             view = views.get(shape.group or home or "", NO_VIEW)
             if view.needs is None:
@@ -301,14 +305,26 @@ class Picture:
             chosen = line.first(needs, count, by_limit=most > 0 and (view.looks_ahead or reserved))
             if most and len(chosen) < len(line.members):
                 last_read.append(line.members[count - 1].id)
-            if not most and view.by_age:
-                hopeless.append((shape, chosen))
-            else:
+            if not view.by_age:
                 found.append(chosen)
+            elif most:
+                fitting.append(chosen)
+            else:
+                hopeless.append((shape, chosen))
         found += self._in_turn(hopeless, last_read)
+        found += self._oldest(fitting, last_read)
         found.append([one for id_ in also if (one := self._standing.get(id_)) is not None])
         by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
         return [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], last_read
+
+    def _oldest(self, fitting: list[Sequence[Waiting]], last_read: list[str]) -> list[Sequence[Waiting]]:
+        """While pass after pass places some, the oldest are enough for one; the others are in the next."""
+        if not self._flows or sum(map(len, fitting)) <= MOST_OLDEST:
+            return fitting
+        merged = heapq.merge(*fitting, key=_ordinal)
+        oldest = list(islice(merged, MOST_OLDEST))
+        last_read.append(next(merged).id)
+        return [oldest]
 
     def _in_turn(
         self, hopeless: list[tuple[Shape, Sequence[Waiting]]], last_read: list[str]

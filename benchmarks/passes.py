@@ -1,0 +1,179 @@
+"""(g) What a manager's scheduling pass costs, through the real store on SQLite: read, decide, commit; in seconds of all
+its threads' time, so that what else the machine does matters little.
+
+10,000 nodes of one GPU, 500 shapes of shares. First 100,000 sessions wait and 500 are placed in each pass until nothing
+fits. Then one session ends while 1,000, 10,000 or 100,000 wait, and a pass looks whose turn it is; and one looks again
+though nothing has happened. A manager that starts then reads everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from corral.clock import SystemClock, SystemIds
+from corral.model.node import DeviceInventory, Inventory
+from corral.model.resources import GpuRequest, Resources
+from corral.model.spec import SessionSpec
+from corral.ports import NewSession
+from corral.reconcile import exchange, intents
+from corral.reconcile.placement import place_pass
+from corral.scheduling.picture import Picture
+from corral.store import SqliteStore, open_store, upgrade
+from corral.testing.builders import Play, registration, whole_run
+
+NODES, SHAPES, WAITING = 10_000, 500, 100_000
+BATCH = 1000
+BY = "manager:benchmark"
+GPU_MIB = 80_000
+
+
+class Cost(NamedTuple):
+    cpu_s: float
+    wall_s: float
+
+
+def run(nodes: int = NODES, shapes: int = SHAPES, waiting: int = WAITING) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="corral-passes-") as folder:
+        url = f"sqlite://{Path(folder).resolve() / 'corral.db'}"
+        upgrade(url)
+        store = open_store(url, SystemClock(), SystemIds())
+        assert isinstance(store, SqliteStore)
+        try:
+            return asyncio.run(_measured(_Plane(store, nodes, shapes), waiting))
+        finally:
+            store.close()
+
+
+async def _measured(plane: _Plane, waiting: int) -> dict[str, float]:
+    await plane.join()
+    await plane.submit(waiting)
+    found = await plane.fill()
+    count = await plane.waiting()
+    for wanted in sorted({waiting // 100, waiting // 10, waiting}):
+        if count > wanted:
+            await plane.cancel(count - wanted)
+        else:
+            await plane.submit(wanted - count)
+        count = wanted
+        found |= {f"{name}_{wanted}": value for name, value in (await plane.passes()).items()}
+    plane.picture = Picture()
+    cost = await _cost(plane.place)
+    found |= {"begin_s": cost.cpu_s, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return found
+
+
+class _Plane:
+    """A control plane without loops: each step is done when it is asked for."""
+
+    def __init__(self, store: SqliteStore, nodes: int, shapes: int) -> None:
+        self.store = store
+        self.play = Play(store)
+        self.picture = Picture()
+        self._nodes = [f"n{number:05}" for number in range(nodes)]
+        self._chance = Random(3)
+        self._specs = _specs(shapes)
+        self._numbers = iter(range(10**9))
+        self._live: list[str] = []
+
+    async def join(self) -> None:
+        for begin in range(0, len(self._nodes), BATCH):
+            names = self._nodes[begin : begin + BATCH]
+            messages = [registration(name, inventory=_inventory(name)) for name in names]
+            await self.store.tx("join", lambda tx, some=messages: [exchange.register(tx, one, BY) for one in some])
+            for one in messages:
+                self.play.know(one, 1)
+
+    async def submit(self, count: int) -> None:
+        for begin in range(0, count, BATCH):
+            new = [
+                NewSession(f"{next(self._numbers):010}", self._chance.choice(self._specs), "admin")
+                for _ in range(min(BATCH, count - begin))
+            ]
+            await self.store.tx("submit", lambda tx, new=new: intents.submit(tx, new, "user:admin"))
+
+    async def place(self) -> int:
+        return await place_pass(self.store, BY, claiming=True, picture=self.picture)
+
+    async def fill(self) -> dict[str, float]:
+        """Pass after pass, as one hints the next, until nothing is placed any more."""
+        passes, placed, total = 0, 1, 0
+        began = time.process_time()
+        first = await _cost(self.place)
+        while placed:
+            placed = await self.place()
+            total, passes = total + placed, passes + 1
+        return {
+            "first_pass_s": first.cpu_s,
+            "fill_s": time.process_time() - began,
+            "fill_passes": float(passes + 1),
+            "fill_placed": float(total),
+        }
+
+    async def waiting(self) -> int:
+        return (await self.store.read("counts", lambda reads: reads.count_live())).get("pending", 0)
+
+    async def cancel(self, count: int) -> None:
+        ids = await self.store.read("pending", lambda reads: reads.in_phase("pending", count))
+        for begin in range(0, len(ids), BATCH):
+            some = ids[begin : begin + BATCH]
+            await self.store.tx("cancel", lambda tx, some=some: [intents.cancel(tx, id_, "user:admin") for id_ in some])
+
+    async def passes(self) -> dict[str, float]:
+        """What one pass costs after one end, and one after nothing: the middle of some."""
+        await self.place()
+        await self.place()
+        after, idle, walls = [], [], []
+        for _ in range(7):
+            await self._end_one()
+            cost = await _cost(self.place)
+            after.append(cost.cpu_s)
+            walls.append(cost.wall_s)
+            while await self.place():
+                pass
+            idle.append((await _cost(self.place)).cpu_s)
+        return {
+            "pass_ms": 1000 * sorted(after)[3],
+            "pass_wall_ms": 1000 * sorted(walls)[3],
+            "idle_ms": 1000 * sorted(idle)[3],
+        }
+
+    async def _end_one(self) -> None:
+        if not self._live:
+            self._live = await self.store.read("live", lambda reads: reads.in_phase("starting", 10**6))
+            self._chance.shuffle(self._live)
+        id_ = self._live.pop()
+        (kernel,) = (await self.store.read("kernels", lambda reads: reads.kernels([id_])))[id_]
+        await self.play.exchange(kernel.node, *whole_run(kernel.token))
+
+
+def _inventory(name: str) -> Inventory:
+    return Inventory(16_000, 131_072, (DeviceInventory(f"{name}-gpu", 0, "nvidia", "A100", "sm_80", GPU_MIB),))
+
+
+def _specs(count: int) -> Sequence[SessionSpec]:
+    chance, found = Random(3), dict[Resources, SessionSpec]()
+    while len(found) < count:
+        gpu = GpuRequest(share_milli=chance.randrange(50, 1000, 10))
+        resources = Resources(chance.choice((500, 1000, 2000, 4000)), chance.choice((2048, 4096, 8192, 16_384)), gpu)
+        found[resources] = SessionSpec(("true",), resources=resources, group="default")
+    return list(found.values())
+
+
+async def _cost(work: Callable[[], Awaitable[object]]) -> Cost:
+    began, wall = time.process_time(), time.monotonic()
+    await work()
+    return Cost(time.process_time() - began, time.monotonic() - wall)
+
+
+if __name__ == "__main__":
+    import sys
+
+    for name, value in run(*(int(one) for one in sys.argv[1:])).items():
+        print(f"{name:24} {value:10.2f}")
