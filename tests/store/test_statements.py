@@ -47,7 +47,7 @@ NUMBERS = (
         "old_epoch",
     ),
     *("cpu_milli", "memory_mib", "share_milli", "vram_mib", "exclusive", "version", "have", "held", "idx", "port"),
-    *("size", "throttle", "reached", "more", "live", "unmade", "members", "window", "first", "end", "after_open"),
+    *("size", "throttle", "reached", "more", "live", "unmade", "members", "window", "first", "end", "after_open", "succeeded", "failed"),
     *("by_shortest", "by_restarted", "since", "preemptions"),
     *("capacity_mib", "signal", "began", "old_version", "paused", "by_owner", "by_project", "by_priority", "by_newest"),
 )

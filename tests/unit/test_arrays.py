@@ -97,6 +97,8 @@ def test_members_without_rows_are_counted() -> None:
     assert (stopped.phases, stopped.outcomes["cancelled"]) == ({"running": 2, "ended": 14}, 10)
     assert outcome_of(stopped) is Outcome.FAILED
     assert outcome_of(stopped._replace(outcomes={"succeeded": 1, "cancelled": 2})) is Outcome.CANCELLED
+    over = tally(array._replace(ended_at=9.0, succeeded=11, failed=2), [])
+    assert (over.phases, over.outcomes) == ({"ended": 16}, {"succeeded": 11, "failed": 2, "cancelled": 3})
     assert phase_of(array, tally(array, rows)) is Phase.RUNNING
     assert phase_of(array, tally(array._replace(made=0), [])) is Phase.PENDING
 
@@ -106,18 +108,19 @@ Tables = dict[str, Any]
 
 def right() -> Tables:
     """Of `a`, ten places and three at a time, the first three have rows; `b` has ended as it was cancelled."""
-    row = {"seq": 1, "throttle": 3, "wanted": "run", "ended_at": None, "outcome": None}
+    row = {"seq": 1, "throttle": 3, "wanted": "run", "ended_at": None, "outcome": None, "succeeded": 0, "failed": 0}
     ended = {"seq": 2, "throttle": None, "wanted": "stop", "ended_at": 9.0, "outcome": "cancelled"}
+    ended |= {"succeeded": 0, "failed": 1}
     return {
         "arrays": {
             "a": row | {"id": "a", "ordinal": 10, "size": 10, "reached": 2, "made": 3},
             "b": ended | {"id": "b", "ordinal": 30, "size": 5, "reached": 1, "made": 1},
         },
         "sessions": [
-            {"id": "a[0]", "in_array": "a", "ordinal": 11, "phase": "ended", "after_open": 0},
-            {"id": "a[1]", "in_array": "a", "ordinal": 12, "phase": "running", "after_open": 0},
-            {"id": "a[7]", "in_array": "a", "ordinal": 18, "phase": "pending", "after_open": 1},
-            {"id": "b[0]", "in_array": "b", "ordinal": 31, "phase": "ended", "after_open": 0},
+            {"id": "a[0]", "in_array": "a", "ordinal": 11, "phase": "ended", "after_open": 0, "outcome": "succeeded"},
+            {"id": "a[1]", "in_array": "a", "ordinal": 12, "phase": "running", "after_open": 0, "outcome": None},
+            {"id": "a[7]", "in_array": "a", "ordinal": 18, "phase": "pending", "after_open": 1, "outcome": None},
+            {"id": "b[0]", "in_array": "b", "ordinal": 31, "phase": "ended", "after_open": 0, "outcome": "failed"},
             {"id": "plain", "in_array": None, "ordinal": 40, "phase": "running", "after_open": 0},
         ],
         "events": {"a": [{"seq": 1}], "b": [{"seq": 1}, {"seq": 2}]},
@@ -146,6 +149,7 @@ def test_what_is_right_breaks_nothing() -> None:
         ("AR3", "arrays", "a", {"ended_at": 9.0, "made": 10}),
         ("AR3", "sessions", 3, {"phase": "stopping"}),
         ("AR3", "arrays", "b", {"wanted": "run"}),
+        ("AR3", "arrays", "b", {"failed": 0}),
         ("CB1", "arrays", "a", {"wanted": "stop"}),
         ("EV1", "arrays", "a", {"seq": 2}),
         ("EV1", "events", "b", [{"seq": 2}]),

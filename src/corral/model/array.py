@@ -128,7 +128,8 @@ class Array(NamedTuple):
     """One row. `ordinal` is its place among all that was submitted; its members have the places right behind it.
 
     `made` members have rows; in every place before `reached`. `waits` for the end of others. `group`,
-    `priority` and `time_limit_s` are what members without rows will have.
+    `priority` and `time_limit_s` are what members without rows will have; `succeeded` and `failed` count members once
+    all have ended.
     """
 
     id: str
@@ -151,6 +152,8 @@ class Array(NamedTuple):
     exit_code: int | None = None
     reason: Why | None = None
     requeue_of: str | None = None
+    succeeded: int = 0
+    failed: int = 0
 
     @property
     def indices(self) -> Indices:
@@ -230,6 +233,10 @@ def tally(array: Array, rows: Sequence[tuple[str, str | None, int]]) -> Tally:
     """From how many rows there are of each (phase, outcome)."""
     phases = dict.fromkeys((phase.value for phase in Phase), 0)
     outcomes = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+    if array.ended_at is not None:
+        outcomes |= {Outcome.SUCCEEDED: array.succeeded, Outcome.FAILED: array.failed}
+        outcomes[Outcome.CANCELLED] = array.size - array.succeeded - array.failed
+        return Tally({Phase.ENDED.value: array.size}, {str(name): count for name, count in outcomes.items() if count})
     for phase, outcome, count in rows:
         phases[phase] += count
         if outcome is not None:

@@ -63,6 +63,9 @@ def _over_with_its_members(array: Row, members: Sequence[Row]) -> Found:
     stopped = array["wanted"] == "stop"
     if array["ended_at"] is not None and (live or (array["made"] < array["size"] and not stopped)):
         yield "AR3", array["id"], f"it has ended, with {array['made']} of {array['size']} made, and these live: {live}"
+    counted = [sum(row["outcome"] == outcome for row in members) for outcome in ("succeeded", "failed")]
+    if array["ended_at"] is not None and counted != [array["succeeded"], array["failed"]]:
+        yield "AR3", array["id"], f"its row says {array['succeeded']} and {array['failed']}, its members {counted}"
     if stopped and any(row["phase"] not in STOPPED for row in members):
         yield "CB1", array["id"], "cancelled, and not all of its members are stopping"
 

@@ -14,7 +14,7 @@ from typing import Any
 from corral.model.array import Array, member, member_of, outcome_of
 from corral.model.dependency import is_met
 from corral.model.faults import NotFound, Refused
-from corral.model.lifecycle import ExitClass, Phase, Wanted
+from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.session import Entry, Session, StopFor, Why
 from corral.ports import PLACE, NewSession, Store, Tx
 from corral.reconcile import quotas
@@ -86,6 +86,8 @@ def _end(tx: Tx, array: Array, by: str) -> Array:
             outcome=outcome_of(found),
             exit_class=missed.exit_class if missed else ExitClass.OK,
             exit_code=missed.exit_code if missed else 0,
+            succeeded=found.outcomes.get(Outcome.SUCCEEDED, 0),
+            failed=found.outcomes.get(Outcome.FAILED, 0),
         ),
         _line("ended", by, dict(found.outcomes)),
     )

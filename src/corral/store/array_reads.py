@@ -35,7 +35,7 @@ class ArrayReads:
 
     def tallies(self, arrays: Sequence[Array]) -> dict[str, Tally]:
         counted: defaultdict[str, list[tuple[str, str | None, int]]] = defaultdict(list)
-        ids = [array.id for array in arrays]
+        ids = [array.id for array in arrays if array.ended_at is None]
         for id_, phase, outcome, count in self._rows(array_sql.ARRAY_TALLY, ids=ids) if ids else ():
             counted[id_].append((phase, outcome, count))
         return {array.id: tally(array, counted[array.id]) for array in arrays}
@@ -184,4 +184,6 @@ def _array_of(row: rows.Row) -> Array:
         exit_code=row[17],
         reason=rows.why(row[18], row[19]),
         requeue_of=row[20],
+        succeeded=row[21],
+        failed=row[22],
     )

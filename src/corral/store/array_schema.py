@@ -35,6 +35,8 @@ session_array = Table(
     words("reason_code", nullable=True),
     words("reason_message", nullable=True),
     words("requeue_of", nullable=True),
+    big("succeeded"),  # how many of its members, once it has ended
+    big("failed"),
     words("project"),
     words("name"),
     words("idempotency_key", nullable=True),

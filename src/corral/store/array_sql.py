@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 ARRAY_COLUMNS = """id, ordinal, spec, owner, submitted_at, seq, wanted, grp, priority, time_limit_s, reached, made,
-    not_before, after_open, ended_at, outcome, exit_class, exit_code, reason_code, reason_message, requeue_of"""
+    not_before, after_open, ended_at, outcome, exit_class, exit_code, reason_code, reason_message, requeue_of,
+    succeeded, failed"""
 
 # --- questions
 
@@ -54,7 +55,7 @@ SELECT ordinal, exit_code, exit_class FROM session
 WHERE in_array = :id AND phase = 'ended' AND outcome IN ('failed', 'cancelled') ORDER BY ordinal LIMIT 1"""
 
 LEDGER = {
-    "array": """SELECT id, ordinal, seq, spec, size, throttle, wanted, reached, made, ended_at, outcome
+    "array": """SELECT id, ordinal, seq, spec, size, throttle, wanted, reached, made, ended_at, outcome, succeeded, failed
                 FROM session_array""",
 }
 
@@ -69,7 +70,8 @@ VALUES (:id, :ordinal, :spec, :owner, :now, 1, :wanted, :grp, :priority, :time_l
 WRITE_ARRAY = """
 UPDATE session_array SET spec = :spec, seq = :seq, wanted = :wanted, grp = :grp, priority = :priority,
     time_limit_s = :time_limit_s, ended_at = :ended_at, outcome = :outcome, exit_class = :exit_class,
-    exit_code = :exit_code, reason_code = :reason_code, reason_message = :reason_message
+    exit_code = :exit_code, reason_code = :reason_code, reason_message = :reason_message,
+    succeeded = :succeeded, failed = :failed
 WHERE id = :id AND seq = :old_seq AND ended_at IS NULL"""
 REACH = """
 UPDATE session_array SET reached = :reached, made = made + :more

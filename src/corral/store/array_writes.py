@@ -96,6 +96,8 @@ class ArrayWrites(SessionWrites):
             exit_code=after.exit_code,
             reason_code=reason and reason.code,
             reason_message=reason and reason.message,
+            succeeded=after.succeeded,
+            failed=after.failed,
         )
         self._add_events([(before.id, changed.seq, entry)])
         return changed

@@ -94,6 +94,8 @@ def _array_columns() -> list[sa.Column[Any]]:
         _text("reason_code", nullable=True),
         _text("reason_message", nullable=True),
         _text("requeue_of", nullable=True),
+        _big("succeeded", "0"),
+        _big("failed", "0"),
         _text("project"),
         _text("name"),
         _text("idempotency_key", nullable=True),
@@ -128,7 +130,7 @@ def _add_quotas() -> None:
     op.create_table("project_domain", sa.Column("project", sa.Text, primary_key=True), _text("domain"))
     op.add_column("event", sa.Column("quota", sa.Text, nullable=True))
     op.create_index("event_of_quota", "event", ["quota", "seq"], **_where("quota IS NOT NULL"))
-    op.create_index("session_pending_of", "session", ["owner", "project", "grp"], **_where("phase = 'pending'"))
+    op.create_index("session_live_of", "session", ["phase", "owner", "project", "grp"], **_where("phase <> 'ended'"))
 
 
 def _add_ahead() -> None:
@@ -155,7 +157,7 @@ def _add_ahead() -> None:
 
 
 def _drop_quotas() -> None:
-    op.drop_index("session_pending_of", "session")
+    op.drop_index("session_live_of", "session")
     op.execute("DELETE FROM event WHERE quota IS NOT NULL")  # the older Corral cannot read a quota's history
     op.drop_index("event_of_quota", "event")
     op.drop_column("event", "quota")
