@@ -143,5 +143,5 @@ def test_while_passes_place_some_each_sees_the_oldest_and_none_is_forgotten(monk
     assert len(plan.placements) == 4 and plan.more
     picture.merge(Changed(MARK, False), 2.0)
     assert len(picture.line(GROUPS)[0]) == 40, (
-        "nothing more was placed: all are looked at, and the passes come to an end"
+        "nothing more was placed: all are looked at"
     )
