@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from corral.scheduling.claims import Claim, Key, Served
 from corral.scheduling.contention import Contender, contend
+from corral.scheduling.learning import Learning
 from corral.sim.deciding import Stage
 from corral.sim.line import Entry, Line
 from corral.sim.policies import Policy
@@ -27,9 +28,13 @@ class Contending:
         self._stage = stage
         self._keys: dict[str, tuple[Key, Run]] = {}
         self._fresh: list[Run] = []
+        self._ended: list[Run] = []
         self._due: list[tuple[float, int, int, Run]] = []  # who becomes overdue when, unless it has started since
 
     def submitted(self, run: Run) -> None:
+        if isinstance(self._claim, Learning):
+            self._claim.now_s = self._stage.now_s
+            self._claim.came(run)
         self._stand_in_line(run)
         if not run.overdue and math.isfinite(self._policy.patience_s):
             self._fresh.append(run)
@@ -40,12 +45,14 @@ class Contending:
         self.line.add(key, run)
 
     def gone(self, run: Run, now_s: float, ended: bool) -> None:
-        pass
+        if ended:
+            self._ended.append(run)
 
     def nodes_changed(self) -> None:
         pass
 
     def decide(self, now_s: float) -> float | None:
+        self._learn(now_s)
         self._promote(now_s)
         if not self.line.count:
             return None
@@ -72,6 +79,18 @@ class Contending:
         for _, _, run in heapq.merge(running, *self.line.rows.values()):
             yield active.get(run.id) or Contender(run.id, run.job.shape)
 
+    def _learn(self, now_s: float) -> None:
+        """Those who wait stand anew where something else is thought of them."""
+        if isinstance(self._claim, Learning):
+            self._claim.now_s = now_s
+            near = [other.ordinal for run in self._ended for other in self._claim.ended(run, now_s)]
+            for id_ in dict.fromkeys(map(str, near)):
+                if id_ in self._keys:
+                    key, run = self._keys[id_]
+                    self.line.remove(key, run)
+                    self._stand_in_line(run)
+        self._ended.clear()
+
     def _promote(self, now_s: float) -> None:
         """Who has waited longer than the policy's patience since it last ran is overdue from then on."""
         for run in self._fresh:
@@ -93,10 +112,13 @@ class Contending:
             times.append(now_s + self._policy.patience_s)
         for run in self._stage.running.values():
             times.append(now_s + self._claim.weaker_after_s(self._served(run, now_s)))
-            free_s = (run.began_s or 0.0) + self._policy.least_run_s
+            free_s = (run.began_s or 0.0) + self._least_run_s(run)
             times += [free_s] if free_s > now_s else []
         first_s = min(times, default=math.inf)
         return first_s if math.isfinite(first_s) else None
+
+    def _least_run_s(self, run: Run) -> float:
+        return self._policy.least_run_s * self._policy.grows**run.preempted
 
     def _served(self, run: Run, now_s: float) -> Served:
         left_s = run.left_at(now_s) if self._claim.knows_run_times else math.inf
@@ -104,5 +126,5 @@ class Contending:
 
     def _contender(self, run: Run, now_s: float) -> Contender:
         assert run.began_s is not None
-        pinned = run.preempted >= self._policy.budget or now_s < run.began_s + self._policy.least_run_s
+        pinned = run.preempted >= self._policy.budget or now_s < run.began_s + self._least_run_s(run)
         return Contender(run.id, run.job.shape, run.places, pinned, run.job.size)

@@ -17,6 +17,9 @@ class Stage(Protocol):
     """What carries decisions out; the room is the decider's to take and give back."""
 
     @property
+    def now_s(self) -> float: ...
+
+    @property
     def running(self) -> dict[str, Run]: ...
 
     def start(self, run: Run, places: Places) -> None: ...

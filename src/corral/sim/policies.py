@@ -10,6 +10,7 @@ from functools import partial
 from corral.model.faults import Invalid
 from corral.model.quota import NO_QUOTAS, Quotas
 from corral.scheduling.claims import Claim, LeastAttained, ShortestRemaining
+from corral.scheduling.learning import Learning
 from corral.scheduling.policies import registry
 from corral.scheduling.policies.registry import PolicyKind
 from corral.sim.grouped import PREFIX, Grouped, grouped
@@ -23,10 +24,10 @@ Key = Callable[[Job, int], tuple[float, ...]]
 class Policy:
     """`planned` is how many who wait get a planned start that nobody may delay: none (whoever fits starts), one (EASY),
     everybody (conservative); `strict` lets nobody overtake; of those who may, the `shortest` go first or whose turn it
-    is. With a `claim` running sessions may be stopped: after
-    `least_run_s`, `budget` times each, at the cost of `restart_s`, or moved if it `moves`; it `fills` what
-    is free although somebody better waits for more. Who has waited for `patience_s` is overdue. One that is `grouped`
-    decides as a manager's passes do, whatever else is said here."""
+    is. With a `claim` running sessions may be stopped: after `least_run_s`, each time `grows` times as much, `budget`
+    times each, at the cost of `restart_s`, or moved if it `moves`; it `fills` what is free although somebody better
+    waits for more. Who has waited for `patience_s` is overdue. One that is `grouped` decides as a manager's passes do,
+    whatever else is said here."""
 
     name: str
     key: Key
@@ -35,6 +36,7 @@ class Policy:
     shortest: bool = False
     claim: Callable[[], Claim] | None = None
     least_run_s: float = 0.0
+    grows: float = 1.0
     budget: float = math.inf
     patience_s: float = math.inf
     restart_s: float = 0.0
@@ -87,10 +89,23 @@ _NEWEST = Policy(
     moves=True,
     fills=True,
 )
+_LEARNING = Policy(
+    "learning",
+    _first_come,
+    claim=Learning,
+    least_run_s=600.0,
+    grows=1.5,
+    budget=8,
+    restart_s=60.0,
+    moves=True,
+    fills=True,
+)
 PREEMPTIVE: Mapping[str, Policy] = {
     "srtf": Policy("srtf", _first_come, claim=ShortestRemaining, moves=True),
     "srsf": Policy("srsf", _first_come, claim=partial(ShortestRemaining, by_service=True), moves=True),
     "tiresias-l": Policy("tiresias-l", _first_come, claim=LeastAttained, moves=True),
+    "learning": _LEARNING,
+    "learning-patient": replace(_LEARNING, name="learning-patient", patience_s=30 * 86400.0),
     "newest": _NEWEST,
     "newest-patient": replace(_NEWEST, name="newest-patient", patience_s=30 * 86400.0),
 }

@@ -37,6 +37,14 @@ class Run:
         return str(self.ordinal)
 
     @property
+    def size(self) -> float:
+        return self.job.size
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_s is not None
+
+    @property
     def limit_s(self) -> float:
         return math.inf if self.job.limit_s is None else self.job.limit_s
 
