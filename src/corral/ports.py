@@ -301,8 +301,8 @@ class Reads(Protocol):
         """Its lines after that version, in the order of the versions."""
         ...
 
-    def quotas(self, *, held: bool = True) -> Quotas:
-        """All quotas, and what is held under them, if it is asked for."""
+    def quotas(self, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
+        """All quotas, and what is held under them, if it is asked for: by these owners, or by everybody."""
         ...
 
     def all_held(self) -> Quotas:

@@ -93,12 +93,15 @@ def assign(tx: Tx, domains: Mapping[str, str], by: str) -> None:
 
 def allowed(tx: Tx, placements: Sequence[Placed]) -> set[str]:
     """Of these sessions, those that the quotas let in beside what is held now. They stay locked until the end."""
-    names = _under(tx.quotas(held=False), [_claimant(placed) for placed in placements])
+    found = tx.quotas(held=False)
+    names = _under(found, [_claimant(placed) for placed in placements])
     if not names:
         return {placed.session.id for placed in placements}
     tx.lock_quotas(names)
+    shared = any(quota.owner is None for quota in found.listed if quota.name in names)
+    owners = None if shared else {placed.session.owner for placed in placements}
     devices = tx.devices({rank.node for placed in placements for rank in placed.ranks})
-    return {placed.session.id for placed in within(tx.quotas(), placements, devices)}
+    return {placed.session.id for placed in within(tx.quotas(owners=owners), placements, devices)}
 
 
 def check_submit(tx: Tx, new: Sequence[NewSession]) -> None:

@@ -13,26 +13,32 @@ from corral.store import quota_sql, rows
 Rows = Callable[..., list[Any]]
 
 
-def quotas(ask: Rows, *, held: bool = True) -> Quotas:
+def quotas(ask: Rows, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
     """All there are. Where there is none nothing is added up."""
     listed = tuple(_quota(row) for row in ask(quota_sql.QUOTAS))
     if not listed:
         return NO_QUOTAS
     found = Quotas(listed, _domains(ask))
     limited = held and any(name in quota.limits for quota in listed for name in HELD)
-    return _with_held(ask, found) if limited else found
+    return _with_held(ask, found, owners) if limited else found
 
 
 def all_held(ask: Rows) -> Quotas:
-    return _with_held(ask, Quotas(tuple(_quota(row) for row in ask(quota_sql.QUOTAS)), _domains(ask)))
+    return _with_held(ask, Quotas(tuple(_quota(row) for row in ask(quota_sql.QUOTAS)), _domains(ask)), None)
 
 
 def _domains(ask: Rows) -> dict[str, str]:
     return {row[0]: row[1] for row in ask(quota_sql.DOMAINS)}
 
 
-def _with_held(ask: Rows, found: Quotas) -> Quotas:
-    sums = tuple(_held(row[:3], row[3:]) for row in ask(quota_sql.QUOTA_HELD))
+def _with_held(ask: Rows, found: Quotas, owners: Iterable[str] | None) -> Quotas:
+    """What these owners hold, or everybody."""
+    of: dict[str, Any] = {} if owners is None else {"owners": sorted(set(owners))}
+    held, holding = (
+        (quota_sql.QUOTA_HELD_OF, quota_sql.QUOTA_HOLDING_OF) if of else (quota_sql.QUOTA_HELD, quota_sql.QUOTA_HOLDING)
+    )
+    sessions = {tuple(row[:3]): row[3] for row in ask(holding, **of)}
+    sums = tuple(_held(row[:3], (*row[3:], sessions[tuple(row[:3])])) for row in ask(held, **of))
     pinned = {row[0]: _held(row[1:4], (*row[4:], 1)) for row in ask(quota_sql.QUOTA_PINNED)}
     return found._replace(held=sums, pinned=pinned)
 

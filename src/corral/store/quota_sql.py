@@ -12,13 +12,28 @@ _GPU_MILLI = """SUM(CASE WHEN d.capacity_mib > 0 AND {0}.vram_mib * 1000 / d.cap
 QUOTAS = f"SELECT {QUOTA_COLUMNS} FROM quota ORDER BY name"
 LOCK_QUOTAS = "SELECT name FROM quota WHERE name @in(names) ORDER BY name @for_update"
 DOMAINS = "SELECT project, domain FROM project_domain ORDER BY project"
-QUOTA_HELD = f"""
-SELECT s.owner, s.project, a.grp, SUM(h.cpu_milli), SUM(h.memory_mib), {_GPU_MILLI.format("h")}, SUM(h.vram_mib),
-    COUNT(DISTINCT h.session)
-FROM holding h JOIN session s ON s.id = h.session
-JOIN attempt a ON a.session = h.session AND a.attempt = h.attempt
-LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
-WHERE h.released_at IS NULL GROUP BY s.owner, s.project, a.grp"""
+
+
+def _held(owners: str) -> str:
+    """By whoever holds room; the index leads to them alone, and from each to what it holds."""
+    return f"""
+SELECT s.owner, s.project, s.grp, SUM(h.cpu_milli), SUM(h.memory_mib), {_GPU_MILLI.format("h")}, SUM(h.vram_mib)
+FROM session s CROSS JOIN holding h LEFT JOIN device d ON d.node = h.node AND d.uuid = h.device
+WHERE s.phase <> 'ended' AND s.phase IN ('placed', 'starting', 'running', 'stopping'){owners}
+  AND h.session = s.id AND h.attempt = s.attempt AND h.released_at IS NULL
+GROUP BY s.owner, s.project, s.grp"""
+
+
+def _holding(owners: str) -> str:
+    return f"""
+SELECT owner, project, grp, COUNT(*) FROM session s
+WHERE phase <> 'ended' AND phase IN ('placed', 'starting', 'running', 'stopping'){owners}
+GROUP BY owner, project, grp"""
+
+
+OF_OWNERS = " AND s.owner @in(owners)"
+QUOTA_HELD, QUOTA_HELD_OF = _held(""), _held(OF_OWNERS)
+QUOTA_HOLDING, QUOTA_HOLDING_OF = _holding(""), _holding(OF_OWNERS)
 QUOTA_PINNED = f"""
 SELECT p.owner, s.owner, s.project, n.grp, SUM(p.cpu_milli), SUM(p.memory_mib), {_GPU_MILLI.format("p")},
     SUM(p.vram_mib)
@@ -31,10 +46,12 @@ def _waiting(owners: str) -> str:
     """Members of arrays that have no row yet wait, too."""
     return f"""
 SELECT owner, project, grp, SUM(number) FROM (
-    SELECT owner, project, grp, COUNT(*) AS number FROM session WHERE phase = 'pending'{owners}
+    SELECT owner, project, grp, COUNT(*) AS number FROM session
+    WHERE phase <> 'ended' AND phase = 'pending'{owners}
     GROUP BY owner, project, grp
     UNION ALL
-    SELECT owner, project, grp, size - made FROM session_array WHERE made < size AND wanted <> 'stop'{owners}) AS counted
+    SELECT owner, project, grp, size - made FROM session_array
+    WHERE made < size AND wanted <> 'stop'{owners}) AS counted
 GROUP BY owner, project, grp"""
 
 

@@ -223,8 +223,8 @@ class SqlReads(ArrayReads):
     def group_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
         return [rows.event_of(row) for row in self._rows(sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
 
-    def quotas(self, *, held: bool = True) -> Quotas:
-        return quota_reads.quotas(self._rows, held=held)
+    def quotas(self, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
+        return quota_reads.quotas(self._rows, held=held, owners=owners)
 
     def all_held(self) -> Quotas:
         return quota_reads.all_held(self._rows)
