@@ -136,7 +136,7 @@ WHERE early.age > :per_shape AND (early.place <= :per_shape OR early.turn <= :pe
 SESSIONS_STALE = """
 SELECT DISTINCT k.session FROM kernel k JOIN node n ON n.name = k.node
 WHERE k.certificate IS NULL AND k.node_epoch < n.epoch LIMIT :limit"""
-# What a pass that kept what it read reads next. `line` is 1 of a session that stands in line or will, 2 of one that holds
+# What a pass that kept what it read reads next. `line` is 1 of a session that stands in line or will, 2 of one that has
 # room, 0 of any other.
 MARKS = "SELECT @mark(node), @mark(session), @database, (SELECT value FROM meta WHERE name = 'generation')"
 NODES_CHANGED = "SELECT name FROM node WHERE changed >= :since"
