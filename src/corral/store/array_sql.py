@@ -55,7 +55,7 @@ SELECT ordinal, exit_code, exit_class FROM session
 WHERE in_array = :id AND phase = 'ended' AND outcome IN ('failed', 'cancelled') ORDER BY ordinal LIMIT 1"""
 
 LEDGER = {
-    "array": """SELECT id, ordinal, seq, spec, size, throttle, wanted, reached, made, ended_at, outcome, succeeded, failed
+    "array": """SELECT id, ordinal, seq, size, throttle, wanted, reached, made, ended_at, outcome, succeeded, failed
                 FROM session_array""",
 }
 
