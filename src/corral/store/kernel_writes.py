@@ -14,7 +14,7 @@ from corral.model.node import Holding
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.model.session import Certificate, FactKind, Kernel, KernelFact, parse_token
 from corral.ports import NOTHING_KEPT, Keep, Placement, node_channel
-from corral.store import sql
+from corral.store import pin_sql, sql
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
 
@@ -50,18 +50,18 @@ class KernelWrites(Writes):
         released = self._rows(sql.RELEASE_HOLDINGS, sessions=[session for session, _ in attempts], now=self.now)
         if {(row[0], row[1]) for row in released} != set(attempts):
             raise Conflict(f"not each of {len(attempts)} attempts holds what it is to give back: {attempts[0]} …")
-        self._all(sql.ADD_PIN, [_pin_row(row, kept[row[0]]) for row in released if row[0] in kept])
+        self._all(pin_sql.ADD_PIN, [_pin_row(row, kept[row[0]]) for row in released if row[0] in kept])
         self._free(row[2:8] for row in released if row[0] not in kept)
 
     def keep_pins(self, owner: str, until: float) -> None:
-        self._run(sql.KEEP_PINS, owner=owner, until=until)
+        self._run(pin_sql.KEEP_PINS, owner=owner, until=until)
 
     def drop_pins(self, owners: Sequence[str]) -> None:
         if owners:
-            self._free(self._rows(sql.DROP_PINS, ids=list(owners)))
+            self._free(self._rows(pin_sql.DROP_PINS, ids=list(owners)))
 
     def drop_old_pins(self, nodes: Sequence[str]) -> int:
-        dropped = self._rows(sql.DROP_OLD_PINS, names=list(nodes), now=self.now)
+        dropped = self._rows(pin_sql.DROP_OLD_PINS, names=list(nodes), now=self.now)
         self._free(dropped)
         return len(dropped)
 

@@ -20,7 +20,19 @@ from corral.scheduling.estimate import Ended
 from corral.scheduling.picture import Picture
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
-from corral.store import ahead_reads, ahead_sql, array_sql, changes, quota_reads, quota_sql, rows, running, sql, waiting
+from corral.store import (
+    ahead_reads,
+    ahead_sql,
+    array_sql,
+    changes,
+    pin_sql,
+    quota_reads,
+    quota_sql,
+    rows,
+    running,
+    sql,
+    waiting,
+)
 from corral.store.array_reads import ArrayReads
 from corral.store.connection import Connection
 
@@ -294,15 +306,15 @@ class SqlReads(ArrayReads):
         return ahead_reads.planned(self._rows, ids)
 
     def pins(self, owners: Iterable[str] | None = None) -> list[Pin]:
-        found = self._rows(sql.PINS) if owners is None else self._rows(sql.PINS_OF, ids=list(owners))
+        found = self._rows(pin_sql.PINS) if owners is None else self._rows(pin_sql.PINS_OF, ids=list(owners))
         return rows.pins_of(found)
 
     def bound(self, ids: Iterable[str]) -> tuple[set[str], set[str]]:
-        found = self._rows(sql.BOUND, ids=list(ids))
+        found = self._rows(pin_sql.BOUND, ids=list(ids))
         return {row[0] for row in found if row[0] is not None}, {row[1] for row in found if row[1] is not None}
 
     def making_way(self, id_: str) -> list[str]:
-        return [row[0] for row in self._rows(sql.MAKING_WAY, id=id_)]
+        return [row[0] for row in self._rows(pin_sql.MAKING_WAY, id=id_)]
 
     def sessions_on(self, node: str) -> list[str]:
         return [row[0] for row in self._rows(sql.SESSIONS_ON, node=node)]
