@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from corral.cli.main import run
-from tests.cli.conftest import Done
+from corral.sim.clusters import of_the_last
+from tests.cli.conftest import Corral, Done
 
 MURI = """job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,priority
 0,8,0,1000,gpt2,4,100000,0,100,0
@@ -189,7 +190,6 @@ WRONG = [
     (["nothing.csv", "--nodes", "1x1cpus"], 1, "nothing.csv: No such file or directory"),
     ([".", "--nodes", "1x1cpus"], 1, "Is a directory"),
     (NO_FLEET, 2, "does not say what it ran on"),
-    (["small.swf", "--url", "http://127.0.0.1:1"], 2, "--url"),
     (["muri.csv", "--nodes", "8 nodes"], 2, "'8 nodes' is not NODESxGPUSxMODEL:MEMORY"),
     (["muri.csv", "--nodes", "1x8xV100:32GB+8cpus+16cpus"], 2, "says the CPUs of a node twice"),
     (["muri.csv", "--nodes", "1x8xV100:32GB+8GiB+16GiB"], 2, "says the memory of a node twice"),
@@ -270,3 +270,25 @@ def test_bytes_that_are_no_text_are_told(simulate: Any) -> None:
 def test_errors_are_json_where_output_is(simulate: Any) -> None:
     done = simulate("muri.csv", "-o", "json")
     assert (done.code, json.loads(done.error)["code"]) == (2, "no_fleet")
+
+
+def test_what_the_control_plane_had_is_replayed_on_the_nodes_that_it_has(corral: Corral) -> None:
+    for _ in range(2):
+        assert corral("run", "--", "true").code == 0
+    told = corral("simulate", "--history", "--policy", "fifo", "--policy", "group:fair-share", "-o", "json").json()
+    nodes = corral("nodes", "-o", "json").json()
+    assert (told["trace"], told["nodes"]) == ("history", len(nodes))
+    assert told["jobs"] >= 2 and [one["policy"] for one in told["policies"]] == ["fifo", "group:fair-share"]
+    assert all(one["all"]["ended"] == told["jobs"] for one in told["policies"])
+    elsewhere = corral("simulate", "--history", "--last", "30d", "--nodes", "1x4xV100:32GB+8cpus", "-o", "json").json()
+    assert elsewhere["nodes"] == 1
+    assert "one of them" in corral("simulate", "trace.csv", "--history").error
+    assert "one of them" in corral("simulate").error
+    assert corral("simulate", "--history", "--last", "soon").code == 2
+
+
+def test_only_the_last_of_it_counts_from_the_newest() -> None:
+    sessions = [{"submitted_at": f"2026-01-{day:02d}T00:00:00Z"} for day in (9, 8, 2, 1)]
+    assert len(json.loads(of_the_last(None, sessions))) == 4
+    assert len(json.loads(of_the_last(86400.0, sessions))) == 2
+    assert json.loads(of_the_last(86400.0, [])) == []

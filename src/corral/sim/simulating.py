@@ -12,6 +12,7 @@ from corral.model.quota import NO_QUOTAS, Quotas
 from corral.plugins import offer_policies
 from corral.scheduling.policies.registry import placement_policy
 from corral.scheduling.snapshot import Shape
+from corral.sim.clusters import Cluster
 from corral.sim.files import read_text
 from corral.sim.fleets import UNKNOWN, Machines, machines_from, machines_of
 from corral.sim.grouped import quotas_of
@@ -33,7 +34,7 @@ class Wanted:
     """`nodes` in words or `fleet` as a file; neither only where the trace names its machine. `limit_factor`: what the
     scheduler knows of a run time is so many times as long, where the trace has no time limit; 0: nothing."""
 
-    trace: Path
+    trace: Path | None
     format: str = "auto"
     nodes: str | None = None
     fleet: Path | None = None
@@ -43,6 +44,7 @@ class Wanted:
     checkpoint_s: float = 0.0
     round_s: float = 0.0
     quotas: Path | None = None
+    history: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ def prepare(wanted: Wanted, policies: Sequence[str]) -> Prepared:
     if not 0 <= wanted.limit_factor <= MOST_FACTOR:
         raise Invalid("bad_limit_factor", f"--limit-factor {wanted.limit_factor} is not between 0 and {MOST_FACTOR:g}")
     placement_policy(wanted.placement)
-    text = read_text(wanted.trace)
-    name, reader = wanted.trace.name, READERS[_format(wanted, text)]
+    name, text, reader = _trace(wanted)
     machines = _machines(wanted)
     trace = reader(name, text, machines.per_node if machines else UNKNOWN)
     if machines is None:
@@ -114,24 +115,35 @@ def _machines(wanted: Wanted) -> Machines | None:
         raise Invalid("two_fleets", "give --nodes or --fleet, not both")
     if wanted.fleet is not None:
         return machines_from(wanted.fleet.name, read_text(wanted.fleet))
-    return None if wanted.nodes is None else machines_of(wanted.nodes)
+    if wanted.nodes is not None:
+        return machines_of(wanted.nodes)
+    return None if wanted.history is None else wanted.history.machines()
 
 
-def _format(wanted: Wanted, text: str) -> str:
+def _trace(wanted: Wanted) -> tuple[str, str, Reader]:
+    """Its name, its text and what reads it."""
+    if (wanted.trace is None) == (wanted.history is None):
+        raise Invalid("no_trace", "name a TRACE, or say --history for what the control plane had; one of them")
+    if wanted.history is not None:
+        return "history", wanted.history.sessions, corral
+    assert wanted.trace is not None
+    text = read_text(wanted.trace)
+    return wanted.trace.name, text, READERS[_format(wanted.trace, wanted.format, text)]
+
+
+def _format(trace: Path, format_: str, text: str) -> str:
     """The reader's name: as said, or by what the file begins with."""
-    if wanted.format != "auto":
-        return wanted.format
+    if format_ != "auto":
+        return format_
     head = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    if head.startswith(";") or ".swf" in wanted.trace.suffixes:
+    if head.startswith(";") or ".swf" in trace.suffixes:
         return "swf"
     if head.startswith(("[", "{")):
         return "corral"
     marks = (("iterations", "muri"), ("gpu_milli", "openb"), ("cluster", "philly"))
     found = next((name for mark, name in marks if mark in head.split(",")), None)
     if found is None:
-        raise Invalid(
-            "unknown_format", f"{wanted.trace.name} begins like no known trace; say --format {'|'.join(READERS)}"
-        )
+        raise Invalid("unknown_format", f"{trace.name} begins like no known trace; say --format {'|'.join(READERS)}")
     return found
 
 

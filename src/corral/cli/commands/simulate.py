@@ -15,6 +15,7 @@ from corral.cli.terminal import Terminal
 from corral.cli.verbs import SECONDS, TOLD, argument, option, path, verb
 
 if TYPE_CHECKING:
+    from corral.sim.clusters import Cluster
     from corral.sim.replay import Replayed
     from corral.sim.report import Numbers, Report
 
@@ -24,7 +25,7 @@ DEFAULT_POLICY = "fifo"
 
 @verb(
     "simulate",
-    argument("trace", "TRACE", type=path()),
+    argument("trace", "[TRACE]", type=path(), required=False),
     option("--policy", "policies", multiple=True, metavar="NAME", help="What decides (fifo); repeat to compare."),
     option("--nodes", metavar="SPEC", help="The fleet: 8x8xV100:32GB, 4x8xA100:80GB+96cpus+1TiB, 1x256cpus."),
     option("--fleet", metavar="FILE", type=path(), help="The fleet as a table: name,cpu_milli,memory_mib,gpu,model."),
@@ -37,16 +38,19 @@ DEFAULT_POLICY = "fifo"
            help="Work is saved every S seconds, for when a node fails (0: never)."),
     option("--round", "round_s", type=SECONDS, default=0.0, metavar="S",
            help="Decide only every S seconds (0: whenever anything happens)."),
+    option("--history", is_flag=True,
+           help="What the control plane had, on the nodes that it has, where no fleet is named."),
+    option("--last", metavar="T",
+           help="Of it what was submitted in so much time before the newest: 30d."),
     option("--quotas", "quotas_file", metavar="FILE", type=path(),
            help="Quotas as `corral quota list -o json` prints them, for policies group:…"),
     option("--plot", "plot_file", metavar="FILE", type=path(), help="Draw it, as SVG."),
     option("--jobs", "jobs_file", metavar="FILE", type=path(), help="What became of each job, as CSV."),
     formats=TOLD,
-    asks=False,
 )  # fmt: skip
 def simulate(
     terminal: Terminal,
-    trace: Path,
+    trace: Path | None,
     policies: Sequence[str],
     nodes: str | None,
     fleet: Path | None,
@@ -56,6 +60,8 @@ def simulate(
     node_events: Path | None,
     checkpoint_s: float,
     round_s: float,
+    history: bool,
+    last: str | None,
     quotas_file: Path | None,
     plot_file: Path | None,
     jobs_file: Path | None,
@@ -66,8 +72,9 @@ def simulate(
 
     names = list(dict.fromkeys(policies)) or [DEFAULT_POLICY]
     wanted = Wanted(
-        trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s, quotas_file
-    )
+        trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s, quotas_file,
+        _history(terminal, last, with_nodes=nodes is None and fleet is None) if history else None,
+    )  # fmt: skip
     prepared = prepare(wanted, names)
     replays = [prepared.replay(name) for name in names]
     reports = [report(one) for one in replays]
@@ -89,6 +96,16 @@ def simulate(
     for why, count in sorted(prepared.left_out.items()):
         terminal.note(f"{count} of the trace left out: {why}")
     terminal.print(show(prepared.name, len(prepared.machines.nodes), prepared.machines.gpus, reports))
+
+
+def _history(terminal: Terminal, last: str | None, *, with_nodes: bool) -> Cluster:
+    from corral.model.resources import parse_duration_s
+    from corral.sim.clusters import Cluster, of_the_last
+
+    client = terminal.client
+    length_s = None if last is None else parse_duration_s(last)
+    sessions = of_the_last(length_s, client.all_sessions(phase="ended", members=1))
+    return Cluster(sessions, *((client.nodes(), client.devices()) if with_nodes else ()))
 
 
 def show(name: str, nodes: int, gpus: int, reports: Sequence[Report]) -> str:
