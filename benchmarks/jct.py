@@ -1,5 +1,5 @@
 """(g) Completion times on Muri's traces, beside the published averages: `srtf` and `srsf` hold the simulator against
-the paper's, `newest` is what one can use without knowing run times."""
+the paper's, `learning` and `newest` are what one can use without knowing run times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHED: dict[str, dict[str, float]] = {  # seconds, on average
     "cluster_trace": {"srtf": 249_140, "srsf": 238_612, "tiresias-l": 336_533},
 }
 ROUNDS_S = {"cluster_trace": 360.0}  # what is published of it was measured on a testbed that decided so often
-KNOWING_LITTLE = ("newest", "newest-patient")  # held against Tiresias-L, which does not know run times either
+KNOWING_LITTLE = ("learning", "learning-patient", "newest", "newest-patient")  # held against Tiresias-L, which does not know run times either
 POLICIES = ("srtf", "srsf", "tiresias-l", *KNOWING_LITTLE, "fifo", "easy")
 
 
