@@ -6,18 +6,46 @@ dependents.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from corral.model.dependency import Dependency, is_met
 from corral.model.faults import Refused
 from corral.model.lifecycle import ExitClass, Fact, Outcome, Phase, step
 from corral.model.session import Change, Entry, Session, Verdict, Why
-from corral.ports import PLACE, DependencyRow, Tx
+from corral.ports import PLACE, DependencyRow, Reads, Tx
 from corral.reconcile.sessions import change_of, lock_with_nodes
 
 DECIDED_LIMIT = 500
 MOST_DEPENDENTS = 10_000  # of one owner; each pass looks at all that wait for others
 BROKEN_CHECK_S = 60.0
+QUICK_S, PART = 0.005, 0.05  # a look that takes longer is made so seldom that all take this part of the time
+
+
+class Pace:
+    """So that looking at those who wait for others takes a small part of a manager's time, however many there are: a
+    look that took long is followed by a while without one. `mono` is the local monotonic clock in seconds."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._next_s = -math.inf
+        self._put_off = False
+
+    def look(self, reads: Reads) -> list[str]:
+        """Those that are decided; none while it is too early to look again."""
+        began = self._mono()
+        self._put_off = began < self._next_s
+        if self._put_off:
+            return []
+        decided = reads.decided_dependents(DECIDED_LIMIT)
+        now = self._mono()
+        if len(decided) < DECIDED_LIMIT and now - began > QUICK_S:
+            self._next_s = now + (now - began) / PART
+        return decided
+
+    def until_due(self) -> float:
+        """Seconds until a look that was put off may be made; without end where none was."""
+        return max(0.0, self._next_s - self._mono()) if self._put_off else math.inf
 
 
 def let_wait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Member, Store, Tx
+from corral.reconcile.dependencies import Pace
 from corral.reconcile.loop import Loop
 from corral.reconcile.nodes import nodes_pass
 from corral.reconcile.placement import Look, claim_pass, no_look, place_pass
@@ -30,11 +31,14 @@ def manager_loops(
     other managers. `claiming`: placing claims at once, and the claims loop is left with what another manager only
     placed. `look_at` is shown each plan."""
     by = f"manager:{member}"
-    picture = Picture()
+    picture, pace = Picture(), Pace(clock.mono)
     spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
-        await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture)
+        await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture, pace=pace)
+
+    def until_turn() -> float:
+        return min(spread.until_tick(), pace.until_due())
 
     async def claim() -> None:
         await claim_pass(store, by)
@@ -54,7 +58,7 @@ def manager_loops(
             pass
 
     return (
-        Loop("placement", (PLACE,), interval_s, place, spread.until_tick),
+        Loop("placement", (PLACE,), interval_s, place, until_turn),
         Loop("claims", (CLAIM,), 2.0, claim),
         Loop("sessions", (SETTLE,), 1.0, sessions),
         Loop("nodes", (), 3.0, nodes),

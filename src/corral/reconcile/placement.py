@@ -21,7 +21,7 @@ from corral.ports import CLAIM, PLACE, Placement, Reads, Store, Tx
 from corral.reconcile import quotas
 from corral.reconcile.arrays import unfold_pass
 from corral.reconcile.decide import CHECK_AFTER_S
-from corral.reconcile.dependencies import DECIDED_LIMIT, settle_dependents
+from corral.reconcile.dependencies import DECIDED_LIMIT, Pace, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle, held_by_quota
@@ -46,13 +46,20 @@ def no_look(_snapshot: Snapshot, _plan: Plan) -> None:
 
 
 async def place_pass(
-    store: Store, by: str, *, claiming: bool = False, look_at: Look = no_look, picture: Picture | None = None
+    store: Store,
+    by: str,
+    *,
+    claiming: bool = False,
+    look_at: Look = no_look,
+    picture: Picture | None = None,
+    pace: Pace | None = None,
 ) -> int:
     """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
     claimed in the same transaction, which spares a second one. `look_at` is shown each plan and what it was made of.
-    `picture` is what the passes before this one have seen; without it everything is read anew."""
+    `picture` is what the passes before this one have seen; without it everything is read anew. `pace` says when to look
+    at those who wait for others; without it in each pass."""
     await unfold_pass(store, by)
-    snapshot, decided = await store.read("scheduling snapshot", lambda reads: _look(reads, picture))
+    snapshot, decided = await store.read("scheduling snapshot", lambda reads: _look(reads, picture, pace))
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     await drop_old_pins(store, snapshot.pins, snapshot.now)
@@ -72,8 +79,9 @@ async def place_pass(
     return placed
 
 
-def _look(reads: Reads, picture: Picture | None) -> tuple[Snapshot, list[str]]:
-    return reads.snapshot(PER_SHAPE, picture), reads.decided_dependents(DECIDED_LIMIT)
+def _look(reads: Reads, picture: Picture | None, pace: Pace | None) -> tuple[Snapshot, list[str]]:
+    decided = reads.decided_dependents(DECIDED_LIMIT) if pace is None else pace.look(reads)
+    return reads.snapshot(PER_SHAPE, picture), decided
 
 
 def new_refusals(snapshot: Snapshot, plan: Plan, lately: Told | None = None) -> dict[str, str]:
