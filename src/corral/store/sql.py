@@ -176,8 +176,9 @@ ARRAYS_DECIDED = _decided("session_array", "c.ended_at IS NULL")
 ADD_DEPENDENCY = """
 INSERT INTO dependency (session, needs, kind) VALUES (:session, :needs, :kind) ON CONFLICT DO NOTHING"""
 COUNT_DEPENDENTS = """
-SELECT COUNT(*) FROM session c WHERE c.after_open = 1 AND c.phase = 'pending' AND c.owner = :owner
-  AND EXISTS (SELECT 1 FROM dependency d WHERE d.session = c.id)"""
+SELECT (SELECT COUNT(*) FROM session c WHERE c.after_open = 1 AND c.phase = 'pending' AND c.owner = :owner
+    AND EXISTS (SELECT 1 FROM dependency d WHERE d.session = c.id))
+  + (SELECT COUNT(*) FROM session_array a WHERE a.after_open = 1 AND a.ended_at IS NULL AND a.owner = :owner)"""
 STILL_DEPENDENT = "SELECT id FROM session WHERE id @in(ids) AND after_open = 1"
 OPEN_AFTER = """
 UPDATE session SET after_open = 1, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
