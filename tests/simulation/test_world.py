@@ -36,7 +36,7 @@ TRANSACTIONS = (
     "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
     "count usage", "unfold arrays", "preempt",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
-    "set quota", "delete quota", "settle dependents",
+    "set quota", "delete quota", "create reservation", "delete reservation", "settle dependents",
     "create group", "change group", "pause group", "resume group", "delete group",
 )  # fmt: skip
 SELDOM = {"drop pins"}  # room is kept for longer than nearly all worlds last; the stores' own suite has it

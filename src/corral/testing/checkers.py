@@ -7,6 +7,7 @@ is nobody's step. docs/simulation.md lists the codes. Next: `world.py` hooks it 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from corral.model.session import Certificate, Result, Session, parse_token
 from corral.model.spec import OutcomeRule
 from corral.reconcile.arrays import WINDOW
 from corral.scheduling.cycle import cycle
+from corral.scheduling.reserving import in_the_way
 from corral.testing.checkers_way import MakingWay
 from corral.testing.sim_store import SimDatabase
 from corral.testing.simloop import SimLoop
@@ -178,12 +180,26 @@ class Checkers:
             self._violate("CB1", f"session {session} was placed, and wanted was {wanted}")
         self._group_takes_sessions(session)
         self._needs_are_met(session)
+        self._keeps_off_reservations(session)
 
     def _group_takes_sessions(self, session: str) -> None:
         """Pausing is a barrier from its acknowledgement on."""
         paused = "SELECT g.name FROM session s JOIN resource_group g ON g.name = s.grp WHERE s.id = ? AND g.paused = 1"
         for (name,) in self._rows(paused, session):
             self._violate("PAUSE", f"session {session} was placed in group {name}, which is paused")
+
+    def _keeps_off_reservations(self, id_: str) -> None:
+        """RV1: a reservation counts from its acknowledgement on, whenever whoever placed had looked."""
+        reads = self.database.reads()
+        if not (reservations := reads.reservations()):
+            return
+        session = reads.sessions([id_])[id_]
+        nodes = [kernel.node for kernel in reads.kernels([id_]).get(id_, ())]
+        limit_s = session.time_limit_s
+        until = math.inf if limit_s is None else reads.now + limit_s + session.spec.grace_s
+        met = in_the_way(reservations, nodes, session.owner, session.spec.project, reads.now, until)
+        if met is not None:
+            self._violate("RV1", f"session {id_} was placed on {nodes}, and would run into reservation {met.name}")
 
     def _needs_are_met(self, session: str) -> None:
         """DE1: whoever waits for others is placed when each has ended as it was to."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from corral.testing.mutants_ahead import AHEAD_MUTANTS
 from corral.testing.mutants_arrays import ARRAY_MUTANTS
 from corral.testing.mutants_manager import MANAGER_MUTANTS
 from corral.testing.mutants_node import NODE_MUTANTS
@@ -31,6 +32,15 @@ class Mutant:
 
 
 CROWDED = Focus(preempting=True, nodes=1, sessions=12, jobs_last_s=12.0, chaos_s=60.0)
+RESERVED = Focus(
+    reserved=True,
+    rates=(("store.slow", 0.5),),
+    kinds=("pause_manager",),
+    pace_s=0.5,
+    nodes=2,
+    sessions=10,
+    jobs_last_s=1.0,
+)
 LIMITED = Focus(limited=True, kinds=("pause_manager",), pace_s=0.5, nodes=2, sessions=6, jobs_last_s=1.0)
 REBOOTS = ("power_loss", "reboot")
 STEERED = Focus(
@@ -75,6 +85,7 @@ FOCUS = {
     "quotas_are_not_looked_at_again": replace(LIMITED, rates=(("store.slow", 0.5),)),
     "quotas_forget_whom_they_let_in": LIMITED,
     "reboot_sweeps_nothing": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
+    "reservations_are_not_looked_at_again": RESERVED,
     "room_goes_to_anyone": CROWDED,
     "run_id_certifies": LOST,
     "requeue_forgets_results": Focus(kinds=("pause_manager",), jobs_last_s=4.0),
@@ -92,7 +103,9 @@ SELDOM_MET = {
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name))
-    for name, parts in sorted((ARRAY_MUTANTS | MANAGER_MUTANTS | NODE_MUTANTS | QUOTA_MUTANTS | ROOM_MUTANTS).items())
+    for name, parts in sorted(
+        (AHEAD_MUTANTS | ARRAY_MUTANTS | MANAGER_MUTANTS | NODE_MUTANTS | QUOTA_MUTANTS | ROOM_MUTANTS).items()
+    )
 }
 
 

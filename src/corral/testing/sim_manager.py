@@ -19,10 +19,11 @@ from corral.model.faults import Fault, Invalid, Unavailable
 from corral.model.lifecycle import Wanted
 from corral.model.node import ResourceGroup
 from corral.model.quota import Quota
+from corral.model.reservation import AskedReservation
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Tx, node_channel
-from corral.reconcile import arrays, exchange, groups, intents, quotas
+from corral.reconcile import arrays, exchange, groups, intents, quotas, reserving
 from corral.reconcile.dependencies import let_wait
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
@@ -36,6 +37,7 @@ from corral.testing.process import SimProcess
 from corral.testing.sim_store import SimDatabase, SimStore
 
 LONGEST_POLL_S = 30.0
+RESERVATION_CALLS = ("create reservation", "delete reservation")
 QUOTA_CALLS = ("set quota", "delete quota")
 GROUP_CALLS = ("create group", "change group", "pause group", "resume group", "delete group")
 
@@ -107,6 +109,8 @@ class SimManager:
             self.process.loop.violate(f"PLAN: {wrong}")
         if any(held_by_quota(told) for told in plan.refusals.values()):
             self.process.sometimes("manager.holds_to_quotas")
+        if plan.planned:
+            self.process.sometimes("manager.plans_starts")
         owners = {pin.owner for pin in snapshot.pins}
         if any(one.victims for one in plan.preemptions):
             self.process.sometimes("manager.preempts")
@@ -173,6 +177,9 @@ class SimManager:
         if call.what in QUOTA_CALLS:
             await self.store.tx(call.what, partial(_set_quota, call=call))
             return Answer()
+        if call.what in RESERVATION_CALLS:
+            await self.store.tx(call.what, partial(_set_reservation, call=call))
+            return Answer()
         if call.what in GROUP_CALLS:
             await self.store.tx(call.what, partial(_set_group, call=call))
             return Answer()
@@ -221,6 +228,14 @@ def _set_quota(tx: Tx, call: Call) -> None:
         quotas.put(tx, Quota("q", **scope, limits=limits), call.owner)
     elif quotas.find(tx, "q") is not None:
         quotas.delete(tx, "q", call.owner)
+
+
+def _set_reservation(tx: Tx, call: Call) -> None:
+    """The operator's one reservation, which is made anew. Deleting is idempotent."""
+    if any(one.name == "r" for one in tx.reservations()):
+        reserving.delete(tx, "r", call.owner)
+    if call.what == "create reservation":
+        reserving.create(tx, AskedReservation("r", **call.values), call.owner)
 
 
 def _asked(tx: Tx, whom: Any, call: Call, new_id: str, by: str) -> Session | Array:

@@ -33,6 +33,7 @@ class Focus:
     sessions: int | None = None
     preempting: bool | None = None  # None: as the seed has it
     limited: bool | None = None  # by quotas that change
+    reserved: bool | None = None  # now and then, all nodes or one
     steered: bool | None = None  # by an operator who changes, pauses, makes and deletes groups
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -92,6 +93,9 @@ class User:
         self._limits = random.Random(f"{seed}:{process.name}:quotas")
         limited = self._limits.random() < 0.3 if site.focus.limited is None else site.focus.limited
         self.limits = limited and process.name == "u0"
+        self._keeping = random.Random(f"{seed}:{process.name}:reservations")
+        reserved = self._keeping.random() < 0.25 if site.focus.reserved is None else site.focus.reserved
+        self.reserves = reserved and process.name == "u0"
         self._steering = random.Random(f"{seed}:{process.name}:groups")
         steered = self._steering.random() < 0.3 if site.focus.steered is None else site.focus.steered
         self.steers = steered and process.name == "u0"
@@ -188,6 +192,8 @@ class User:
             self.process.spawn(self._limit(until_s), name="limit")
         if self.steers:
             self.process.spawn(self._steer(until_s), name="steer")
+        if self.reserves:
+            self.process.spawn(self._reserve(until_s, nodes), name="reserve")
         while number < count:
             await self.process.sleep(chance.random() * max(4.0, until_s / count))
             bulk = min(count - number, chance.choice((1, 1, 1, 2, 4)))
@@ -215,6 +221,24 @@ class User:
             limits = {name: value * (1 if name == "sessions" else 1000) for name, value in limits.items()}
             await self._ask(Call(what="set quota", values={**whose, **limits}, owner="operator"), patient=False)
             await self.process.sleep(chance.random() * 6.0)
+
+    async def _reserve(self, until_s: float, nodes: int) -> None:
+        """An operator who keeps one node free for a while, or all of them, soon or at once, for somebody or nobody."""
+        chance = self._keeping
+        while self.process.loop.now_s < until_s:
+            where = chance.choice(({"nodes": (f"n{chance.randrange(nodes)}",)}, {"group": "default"}))
+            whose = chance.choice(({}, {}, {"owners": ("u0",)}, {"projects": ("lab",)}))
+            times = {"begins": chance.choice(("now", "+2s", "+10s")), "length": chance.choice(("3s", "20s"))}
+            values: dict[str, Any] = {**where, **whose, **times}
+            call = Call(what="create reservation", values=values, owner="operator")
+            self.process.spawn(self._ask(call, patient=False), name="reserve")
+            await self.process.sleep(chance.random() * 4.0)
+
+    async def _unreserve(self) -> None:
+        """And once more, should an older request to make it come late."""
+        for _ in range(LATE_REQUESTS):
+            await self._ask(Call(what="delete reservation", owner="operator"), patient=True)
+            await self.process.sleep(CALL_TIMEOUT_S)
 
     async def _steer(self, until_s: float) -> None:
         """An operator who changes the nodes' group, pauses it now and then, and has another for a while, which sessions
@@ -272,5 +296,7 @@ class User:
             self.process.spawn(self._lift(), name="lift")
         if self.steers:
             self.process.spawn(self._resume(), name="resume")
+        if self.reserves:
+            self.process.spawn(self._unreserve(), name="unreserve")
         for session in dict.fromkeys(self.sessions):
             await self.ask_of("release", session)

@@ -34,6 +34,7 @@ MARKS = (
     "agent.forced",
     "manager.holds_to_quotas",
     "manager.pass_failed",
+    "manager.plans_starts",
     "manager.preempts",
     "manager.uses_pins",
     "operator.confirmed",

@@ -18,7 +18,8 @@ ADMIN = "user:root"
 
 
 async def reserve(store: Store, name: str = "maint", **fields: Any) -> ReservationRow:
-    asked = AskedReservation(name, **{"begins": "now", "length": "1h", **fields})
+    said: dict[str, Any] = {"begins": "now", "length": "1h", **fields}
+    asked = AskedReservation(name, **said)
     return await store.tx("create reservation", lambda tx: reserving.create(tx, asked, ADMIN))
 
 
