@@ -434,6 +434,10 @@ class Tx(Reads, Protocol):
 
     # room and kernels
     def hold(self, placements: Sequence[Placement], by: str) -> None: ...
+    def hold_more(self, kernel: Kernel, cpu_milli: int, memory_mib: int) -> None:
+        """What the kernel holds of its node grows by so much."""
+        ...
+
     def claim(self, kernels: Sequence[Kernel], by: str) -> None: ...
     def record(self, facts: Sequence[KernelFact], by: str = "") -> set[str]:
         """Record each kernel fact by first write, acknowledged by `by`; the tokens for which something was new."""

@@ -45,8 +45,20 @@ def register(tx: Tx, registration: wire.Registration, by: str) -> wire.Registere
         raise Refused("identity_in_use", f"node {registration.name} was registered by another agent at the same moment")
     if before is not None and epoch > before.epoch:
         sweep_epoch(tx, registration.name, epoch, by)
+    _leave_alone(tx, registration.name, on_node)
     tx.hint(PLACE)
     return _registered(tx, epoch)
+
+
+def _leave_alone(tx: Tx, name: str, ids: Sequence[str]) -> None:
+    """A node that came back larger is still the session's alone that has it alone."""
+    alone = [one.id for one in tx.sessions(ids).values() if one.spec.exclusive and one.phase.holds_room]
+    kernels = [one for group in tx.kernels(alone).values() for one in group] if alone else []
+    mine = next((one for one in kernels if one.node == name), None)
+    node = tx.nodes([name])[name]
+    more = (node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib)
+    if mine is not None and any(more):
+        tx.hold_more(mine, *more)
 
 
 def _registered(tx: Tx, epoch: int, challenge: str = "") -> wire.Registered:

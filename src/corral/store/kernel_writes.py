@@ -44,6 +44,11 @@ class KernelWrites(Writes):
         self._all(sql.USE_DEVICE, on_devices)
         self._forget(placement.session.id for placement in placements)
 
+    def hold_more(self, kernel: Kernel, cpu_milli: int, memory_mib: int) -> None:
+        grown = {"cpu_milli": cpu_milli, "memory_mib": memory_mib}
+        self._whole(sql.GROW_HOLDING, 1, token=kernel.token, **grown)
+        self._all(sql.FREE_NODE, [{"node": kernel.node, "cpu_milli": -cpu_milli, "memory_mib": -memory_mib}])
+
     def give_room_back(self, attempts: Sequence[tuple[str, int]], kept: Mapping[str, Keep] = NOTHING_KEPT) -> None:
         if not attempts:
             return

@@ -330,6 +330,9 @@ ON CONFLICT (grp, owner, project) DO UPDATE SET
     cpu_s = usage.cpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.cpu_s,
     gpu_s = usage.gpu_s * power(2.0, -({_halvings("usage.at", "excluded.at")})) + excluded.gpu_s,
     at = excluded.at"""
+GROW_HOLDING = """
+UPDATE holding SET cpu_milli = cpu_milli + :cpu_milli, memory_mib = memory_mib + :memory_mib
+WHERE token = :token AND device = '' AND released_at IS NULL"""
 FREE_NODE = """
 UPDATE node SET cpu_used_milli = cpu_used_milli - :cpu_milli, memory_used_mib = memory_used_mib - :memory_mib,
     changed = @change(node)

@@ -37,6 +37,25 @@ class TurnRules:
         assert (await store.read("turns", lambda reads: reads.snapshot(1))).turns == {"default": "n1"}
 
     @on_a_loop
+    async def test_a_node_that_comes_back_larger_is_still_somebodys_alone(self, store: Store) -> None:
+        play = Play(store)
+        await play.join("n1", cpus=4, memory_mib=4096)
+        alone, other = await play.submit(spec(exclusive=True), spec(memory_mib=1))
+        assert await play.place() == 1
+        await play.claim()
+        await play.join("n1", cpus=8, memory_mib=8192)
+        assert await play.place() == 0
+        node = (await store.read("nodes", lambda reads: reads.nodes()))["n1"]
+        assert (node.cpu_milli, node.cpu_used_milli, node.memory_used_mib) == (8000, 8000, 8192)
+        assert await play.violations() == []
+        (token,) = await play.tokens([alone])
+        await play.exchange("n1")
+        await play.exchange("n1", *whole_run(token))
+        assert await play.place() == 1
+        assert (await play.kernels(other))[0].node == "n1"
+        assert await play.violations() == []
+
+    @on_a_loop
     async def test_no_turn_is_noted_where_none_is_taken(self, store: Store) -> None:
         play = await joined(store, "pack")
         await play.submit_and_claim(spec())
