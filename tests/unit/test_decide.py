@@ -218,6 +218,31 @@ def test_a_requeue_asked_for_stops_and_goes_back_without_a_charge() -> None:
     assert (again.phase, again.failures, again.infra_failures, again.stop_for) == (Phase.PENDING, 0, 0, None)
 
 
+def preempted(**changes) -> Session:
+    return a_session(Phase.STOPPING, stop_for=StopFor.PREEMPTED, preempted_for="urgent", preemptions=1, **changes)
+
+
+def test_who_made_way_waits_again_at_once_and_without_a_charge() -> None:
+    for end in (STOPPED, *(Result(exit_code=code, exit_class=ExitClass.CANCELLED) for code in (85, 1))):
+        again = after(preempted(started_at=NOW - 1, attempt=6), [ran(0, end)._replace(attempt=6)])
+        assert (again.phase, again.attempt, again.not_before) == (Phase.PENDING, 7, NOW)
+        assert (again.failures, again.infra_failures, again.refusals) == (0, 0, 0)
+        assert (again.preemptions, again.preempted_for, again.stop_for) == (1, None, None)
+
+
+def test_who_made_way_and_may_not_run_twice_is_over_for_good() -> None:
+    ended = after(preempted(requeue=False), [ran(0, STOPPED)])
+    assert (ended.outcome, ended.exit_class, ended.exit_code) == (Outcome.FAILED, ExitClass.PREEMPTED, 1)
+    assert ended.reason == Why("preempted", "preempted for urgent; it was not to be queued again")
+
+
+def test_who_made_way_and_had_failed_or_finished_has() -> None:
+    failed = after(preempted(), [ran(0, Result(exit_code=3, exit_class=ExitClass.USER))])
+    assert (failed.outcome, failed.exit_class) == (Outcome.FAILED, ExitClass.USER)
+    finished = after(preempted(), [ran(0, Result(exit_code=0, exit_class=ExitClass.CANCELLED))])
+    assert finished.outcome is Outcome.SUCCEEDED
+
+
 def test_a_job_that_finished_during_its_grace_has_finished() -> None:
     finished = Result(exit_code=0, exit_class=ExitClass.CANCELLED)
     ended = after(a_session(Phase.STOPPING, stop_for=StopFor.REQUEUE), [ran(0, finished)])

@@ -212,7 +212,8 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
     refusals = session.refusals + int(refused)
     tries = failures + infra_failures + refusals
     wait_s = 0.0 if asked else min(LAST_BACKOFF_S, 2.0 ** min(tries - 1, 16))
-    if asked and session.started_at is not None and now - session.started_at < SHORT_RUN_S:
+    short = session.started_at is not None and now - session.started_at < SHORT_RUN_S
+    if asked and short and code != StopFor.PREEMPTED.value:  # whoever made way goes on as soon as there is room
         wait_s = min(LAST_ASKED_BACKOFF_S, 2.0 ** min(session.attempt - 1, 16))  # "again" is not "at once, for ever"
     return session._replace(
         attempt=session.attempt + 1,
