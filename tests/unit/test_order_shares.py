@@ -263,7 +263,7 @@ def test_entitlements_beside_one_another_are_those_of_what_they_are_in(spent, pr
     assert sum(share.entitled for share in owners) == pytest.approx(1)
     assert sum(share.used for share in owners) == pytest.approx(1)
     for inner in (share for share in shares if share.owner is None):
-        below = [one for one in owners if one.project == inner.project or one.project.startswith(f"{inner.project}/")]
+        below = [one for one in owners if f"{one.project}/".startswith(f"{inner.project}/")]
         assert sum(one.entitled for one in below) == pytest.approx(inner.entitled)
         assert sum(one.used for one in below) == pytest.approx(inner.used)
 

@@ -213,6 +213,7 @@ Event = TypedDict(
         "by": str,
         "detail": dict[str, Any],
         "group": str | None,
+        "quota": str | None,
     },
 )
 
