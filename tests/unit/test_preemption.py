@@ -1,6 +1,8 @@
 """Who is stopped for whom: the smallest set with least lost work, by a strict order of claims, within bounds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,8 @@ from corral.scheduling.snapshot import Pin, Reservation, Running, Snapshot, Wait
 
 NOW = 10_000.0
 WHOLE = 1000
-BY_PRIORITY = {"preemption": "priority", "backfill": "none"}
-BY_SHARE = {"preemption": "fair-share", "backfill": "none"}
+BY_PRIORITY: dict[str, Any] = {"preemption": "priority", "backfill": "none"}
+BY_SHARE: dict[str, Any] = {"preemption": "fair-share", "backfill": "none"}
 
 
 def a_node(name: str = "n1", cpus: int = 8, **changes) -> Node:
@@ -52,9 +54,14 @@ def a_rank(node: str = "n1", cpus: float = 1, *gpus: int) -> RankPlace:
 
 
 def a_picture(
-    line: list[Waiting], held: list[Running], nodes: list[Node] | None = None, gpus: int = 0, *, pins: list[Pin] = (),
-    **options,
-) -> Snapshot:  # fmt: skip
+    line: list[Waiting],
+    held: list[Running],
+    nodes: list[Node] | None = None,
+    gpus: int = 0,
+    *,
+    pins: Sequence[Pin] = (),
+    **options: Any,
+) -> Snapshot:
     """Nodes whose used room is what these hold, and what is pinned."""
     nodes = [a_node()] if nodes is None else nodes
     places = [place for one in held for place in one.ranks] + [pin.place for pin in pins]

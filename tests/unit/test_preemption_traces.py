@@ -2,7 +2,9 @@
 than its budget, nobody starves, and room that is kept goes to its owner."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from tests.unit.test_preemption import NOW, a_node, a_picture, a_spec, running, 
 GRACE_S = 3.0
 STEP_S = 1.0
 MOST_STEPS = 4000
-UNBOUNDED = {"preemption_min_runtime": 0.0, "preemption_budget": 10_000}
+UNBOUNDED: dict[str, Any] = {"preemption_min_runtime": 0.0, "preemption_budget": 10_000}
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Trace:
 
     jobs: list[Job]
     nodes: int
-    options: dict[str, object]
+    options: Mapping[str, Any]
     now: float = NOW
     pins: list[Pin] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)
