@@ -21,6 +21,9 @@ def check_quotas(tables: Mapping[str, Sequence[Row]], sessions: Mapping[str, Row
     claimed = [*_of_holdings(tables, sessions, held)]
     capacity = {(row["node"], row["uuid"]): row["capacity_mib"] for row in tables["device"]}
     for row in tables["quota"]:
+        if row["limits"] is None or row["above"] is None:
+            yield "QU1", row["name"], "it cannot be read, so nobody under it is let in; set it anew"
+            continue
         limits: Mapping[str, int] = row["limits"]
         quota = Quota(row["name"], row["owner"], row["project"], row["domain"], row["grp"], limits)
         above = {tuple(bucket): allowed for bucket, allowed in row["above"]}

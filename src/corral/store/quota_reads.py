@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from corral.model.quota import HELD, NO_QUOTAS, Amounts, Claimant, Held, Quota, 
 from corral.store import quota_sql, rows
 
 Rows = Callable[..., list[Any]]
+T = TypeVar("T")
 
 
 def quotas(ask: Rows, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
@@ -64,12 +65,22 @@ def quota_columns(quota: Quota) -> dict[str, Any]:
 
 
 def decoded(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the ledger with its documents read."""
-    return row | {name: msgspec.json.decode(row[name]) for name in ("limits", "above")}
+    """A row of the ledger with its documents read; None: it cannot be."""
+    above = _decoded(row["above"], list[tuple[tuple[str, ...], dict[str, int]]])
+    return row | {"limits": _decoded(row["limits"], dict[str, int]), "above": above}
 
 
 def _quota(row: rows.Row) -> Quota:
-    return Quota(*row[:5], limits=msgspec.json.decode(row[5], type=dict[str, int]), version=row[6])
+    """One that cannot be read lets in nobody until it is set anew: what it said is not guessed."""
+    limits = _decoded(row[5], dict[str, int])
+    return Quota(*row[:5], limits={"sessions": 0} if limits is None else limits, version=row[6])
+
+
+def _decoded(text: str, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
 
 
 def _held(claimant: rows.Row, amounts: rows.Row) -> Held:
