@@ -8,7 +8,7 @@ from typing import Any
 from corral import wire
 from corral.model.node import Node, NodeState, ResourceGroup
 from corral.ports import EVENTS, PLACE, node_channel
-from corral.store import rows, sql, waiting
+from corral.store import group_sql, rows, sql, waiting
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
 
@@ -20,35 +20,35 @@ class NodeWrites(Writes):
 
     def add_group(self, group: ResourceGroup) -> bool:
         for _ in range(ADD_TRIES):
-            added = self._run(sql.ADD_GROUP, **rows.group_columns(group), backend=group.backend)
-            if self._rows(sql.LOCK_GROUP, name=group.name):
+            added = self._run(group_sql.ADD_GROUP, **rows.group_columns(group), backend=group.backend)
+            if self._rows(group_sql.LOCK_GROUP, name=group.name):
                 if added:
-                    self._run(sql.GO_ON_COUNTING, name=group.name)
+                    self._run(group_sql.GO_ON_COUNTING, name=group.name)
                 return bool(added)
         raise Conflict(f"group {group.name} was dropped as often as it was added")
 
     def lock_group(self, name: str) -> None:
-        self._rows(sql.LOCK_GROUP, name=name)
+        self._rows(group_sql.LOCK_GROUP, name=name)
 
     def share_groups(self, names: Iterable[str]) -> set[str]:
         wanted = sorted(set(names))
-        return {row[0] for row in self._rows(sql.SHARE_GROUPS, names=wanted)} if wanted else set()
+        return {row[0] for row in self._rows(group_sql.SHARE_GROUPS, names=wanted)} if wanted else set()
 
     def set_group(self, group: ResourceGroup, old_version: int) -> bool:
-        changed = self._run(sql.SET_GROUP, **rows.group_columns(group), old_version=old_version)
+        changed = self._run(group_sql.SET_GROUP, **rows.group_columns(group), old_version=old_version)
         if changed:
             self.hint(PLACE)
         return bool(changed)
 
     def had_turns(self, last: Mapping[str, str]) -> None:
-        self._each(sql.HAD_TURN, [{"whose": group, "node": node} for group, node in sorted(last.items())])
+        self._each(group_sql.HAD_TURN, [{"whose": group, "node": node} for group, node in sorted(last.items())])
 
     def drop_group(self, name: str) -> None:
-        self._run(sql.DROP_GROUP, name=name)
+        self._run(group_sql.DROP_GROUP, name=name)
 
     def note_group(self, name: str, version: int, fact: str, by: str, detail: Mapping[str, object]) -> None:
         line = {"name": name, "seq": version, "fact": fact, "by": by, "detail": rows.dumps(detail), "now": self.now}
-        self._all(sql.ADD_GROUP_EVENT, [line | {"n": self._connection.next_event()}])
+        self._all(group_sql.ADD_GROUP_EVENT, [line | {"n": self._connection.next_event()}])
         self.hint(EVENTS)
 
     def count_usage(self, limit: int) -> int:

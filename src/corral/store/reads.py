@@ -25,6 +25,7 @@ from corral.store import (
     ahead_sql,
     array_sql,
     changes,
+    group_sql,
     pin_sql,
     quota_reads,
     quota_sql,
@@ -227,13 +228,15 @@ class SqlReads(ArrayReads):
         return [rows.device_of(row) for row in found]
 
     def groups(self) -> dict[str, ResourceGroup]:
-        return {row[0]: rows.group_of(row) for row in self._rows(sql.GROUPS)}
+        return {row[0]: rows.group_of(row) for row in self._rows(group_sql.GROUPS)}
 
     def live_in_group(self, name: str) -> int:
-        return int(self._rows(sql.GROUP_LIVE, name=name)[0][0] + self._rows(array_sql.ARRAYS_IN_GROUP, name=name)[0][0])
+        return int(
+            self._rows(group_sql.GROUP_LIVE, name=name)[0][0] + self._rows(array_sql.ARRAYS_IN_GROUP, name=name)[0][0]
+        )
 
     def group_history(self, name: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
-        return [rows.event_of(row) for row in self._rows(sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
+        return [rows.event_of(row) for row in self._rows(group_sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
 
     def quotas(self, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
         return quota_reads.quotas(self._rows, held=held, owners=owners)
@@ -255,7 +258,7 @@ class SqlReads(ArrayReads):
         return waiting.usage(self._rows, groups, self.now)
 
     def turns(self) -> dict[str, str]:
-        return {row[0]: row[1] for row in self._rows(sql.TURNS)}
+        return {row[0]: row[1] for row in self._rows(group_sql.TURNS)}
 
     def running(self, groups: Sequence[str]) -> list[Running]:
         return running.running(self._rows, groups, self.now)

@@ -32,9 +32,6 @@ HOLDING_COLUMNS = (
 WAITING_COLUMNS = """s.id, s.ordinal, s.attempt, s.seq, s.priority, s.owner, s.project, s.submitted_at, s.spec,
     s.refused, s.shape, s.time_limit_s, s.room_by"""
 EVENT_COLUMNS = "id, at, session, seq, fact, source, target, attempt, by_whom, detail, grp, quota"
-GROUP_COLUMNS = (
-    "name, order_policy, placement_policy, backend, order_options, placement_options, paused, version, options"
-)
 
 # A share of a GPU counts as the larger of its parts of time and memory.
 GPU_MILLI = """CAST(CASE WHEN d.capacity_mib > 0 AND h.vram_mib * 1000.0 / d.capacity_mib > h.share_milli
@@ -270,9 +267,6 @@ WHERE node = :node AND uuid = :device"""
 RELEASE_HOLDINGS = """
 UPDATE holding SET released_at = :now WHERE session @in(sessions) AND released_at IS NULL
 RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vram_mib, token"""
-TURNS = "SELECT grp, node FROM turn ORDER BY grp"
-HAD_TURN = """
-INSERT INTO turn (grp, node) VALUES (:whose, :node) ON CONFLICT (grp) DO UPDATE SET node = excluded.node"""
 # Where earlier attempts of these sessions went wrong in a way that may be the node's fault.
 WENT_WRONG = """
 SELECT DISTINCT k.session, k.node FROM kernel k JOIN session s ON s.id = k.session AND k.attempt < s.attempt
@@ -404,30 +398,6 @@ NODES = f"SELECT {NODE_COLUMNS} FROM node WHERE name @in(names) ORDER BY name"
 ALL_NODES = f"SELECT {NODE_COLUMNS} FROM node ORDER BY name"
 DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device WHERE node @in(names) ORDER BY node, idx"
 ALL_DEVICES = f"SELECT {DEVICE_COLUMNS} FROM device ORDER BY node, idx"
-GROUPS = f"SELECT {GROUP_COLUMNS} FROM resource_group ORDER BY name"
-LOCK_GROUP = "SELECT name FROM resource_group WHERE name = :name @for_update"
-SHARE_GROUPS = "SELECT name FROM resource_group WHERE name @in(names) ORDER BY name @for_share"
-# A group that is made anew goes on counting where the one of its name left off.
-GO_ON_COUNTING = """
-UPDATE resource_group SET version = (SELECT COALESCE(MAX(seq), 0) + 1 FROM event WHERE grp = :name)
-WHERE name = :name"""
-ADD_GROUP = """
-INSERT INTO resource_group (name, order_policy, placement_policy, backend, order_options, placement_options, paused,
-    options)
-VALUES (:name, :order, :placement, :backend, :order_options, :placement_options, :paused, :options)
-ON CONFLICT DO NOTHING"""
-SET_GROUP = """
-UPDATE resource_group SET order_policy = :order, placement_policy = :placement, order_options = :order_options,
-    placement_options = :placement_options, paused = :paused, options = :options, version = version + 1
-WHERE name = :name AND version = :old_version"""
-DROP_GROUP = "DELETE FROM resource_group WHERE name = :name"
-GROUP_LIVE = "SELECT COUNT(*) FROM session WHERE phase <> 'ended' AND grp = :name"
-# By version: ids are of transactions, of which the later one may have waited for the earlier.
-GROUP_HISTORY = f"""
-SELECT {EVENT_COLUMNS} FROM event WHERE grp = :name AND seq > :after ORDER BY seq, id LIMIT :limit"""
-ADD_GROUP_EVENT = """
-INSERT INTO event (id, at, seq, fact, target, by_whom, detail, grp)
-VALUES (@event_id, :now, :seq, :fact, '', :by, :detail, :name)"""
 ADD_NODE = """
 INSERT INTO node (name, grp, state, schedulable, epoch, boot_id, run_id, incarnation, hardware_id, nonce, address,
     cpu_milli, memory_mib, seen_at, registered_at, labels, runtimes, containment, agent_version, changed)
