@@ -18,7 +18,8 @@ PUBLISHED: dict[str, dict[str, float]] = {  # seconds, on average
     "cluster_trace": {"srtf": 249_140, "srsf": 238_612, "tiresias-l": 336_533},
 }
 ROUNDS_S = {"cluster_trace": 360.0}  # what is published of it was measured on a testbed that decided so often
-KNOWING_LITTLE = ("learning", "learning-patient", "newest", "newest-patient")  # held against Tiresias-L, which does not know run times either
+# Held against Tiresias-L, which does not know run times either:
+KNOWING_LITTLE = ("learning", "learning-patient", "newest", "newest-patient")
 POLICIES = ("srtf", "srsf", "tiresias-l", *KNOWING_LITTLE, "fifo", "easy")
 
 

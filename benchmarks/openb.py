@@ -91,11 +91,11 @@ def replay(
         if shape in hopeless:
             continue
         decisions += 1
-        placement = fleet.place(shape)
-        if placement is None:
+        found = fleet.place(shape)
+        if found is None:
             hopeless.add(shape)
         else:
-            placed.append((shape, placement.ranks[0]))
+            placed.append((shape, found.ranks[0]))
             allocated += gpu_milli(shape)
             at_100 = allocated if asked <= everything else at_100
     seconds = time.process_time() - began
