@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from corral.store import ahead_sql, array_sql, group_sql, pin_sql, quota_sql, sql, upgrade
+from corral.store import ahead_sql, array_sql, group_sql, node_sql, pin_sql, quota_sql, sql, upgrade
 from corral.store.connection import PostgresConnection, SqliteConnection
 from tests.services.postgres import Server
 
 STATEMENTS = {
     name: text
-    for module in (sql, ahead_sql, array_sql, group_sql, pin_sql, quota_sql)
+    for module in (sql, ahead_sql, array_sql, group_sql, node_sql, pin_sql, quota_sql)
     for name, text in vars(module).items()
     if isinstance(text, str) and text.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))
 } | {f"LEDGER {table}": text for table, text in (sql.LEDGER | quota_sql.LEDGER).items()}

@@ -13,7 +13,7 @@ from typing import Any
 from corral.model.lifecycle import Phase
 from corral.scheduling.picture import Changed, Mark, Picture
 from corral.scheduling.snapshot import Waiting
-from corral.store import rows, running, sql, waiting
+from corral.store import node_sql, rows, running, sql, waiting
 
 Ask = Callable[..., list[Any]]
 PAGE = 5000
@@ -35,8 +35,8 @@ def changed(ask: Ask, picture: Picture, now: float) -> Changed:
     return Changed(
         mark,
         False,
-        [rows.node_of(row) for row in ask(sql.NODES, names=names)] if names else (),
-        [rows.device_of(row) for row in ask(sql.DEVICES, names=names)] if names else (),
+        [rows.node_of(row) for row in ask(node_sql.NODES, names=names)] if names else (),
+        [rows.device_of(row) for row in ask(node_sql.DEVICES, names=names)] if names else (),
         found.waiting,
         read.running,
         [*found.gone, *again.difference(one.id for one in read.running)],
@@ -50,8 +50,8 @@ def _mark(ask: Ask) -> Mark:
 
 
 def _whole(ask: Ask, mark: Mark, now: float) -> Changed:
-    nodes = [rows.node_of(row) for row in ask(sql.ALL_NODES)]
-    devices = [rows.device_of(row) for row in ask(sql.ALL_DEVICES)]
+    nodes = [rows.node_of(row) for row in ask(node_sql.ALL_NODES)]
+    devices = [rows.device_of(row) for row in ask(node_sql.ALL_DEVICES)]
     line = [one for page in _pages(ask) for one in _sorted(ask, page).waiting]
     ids = [row[0] for phase in HOLDING for row in ask(sql.SESSIONS_IN_PHASE, phase=phase.value, limit=ALL)]
     read = running.running_of(ask, ids, now)

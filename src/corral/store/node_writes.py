@@ -8,7 +8,7 @@ from typing import Any
 from corral import wire
 from corral.model.node import Node, NodeState, ResourceGroup
 from corral.ports import EVENTS, PLACE, node_channel
-from corral.store import group_sql, rows, sql, waiting
+from corral.store import group_sql, node_sql, rows, sql, waiting
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
 
@@ -64,18 +64,18 @@ class NodeWrites(Writes):
     def register(self, registration: wire.Registration, before: Node | None, epoch: int) -> bool:
         row = _registration_row(registration) | {"epoch": epoch, "now": self.now}
         if before is None:
-            taken = self._run(sql.ADD_NODE, **row)
+            taken = self._run(node_sql.ADD_NODE, **row)
         else:
             old = {"old_epoch": before.epoch, "old_boot_id": before.boot_id, "old_incarnation": before.incarnation}
-            taken = self._run(sql.RENEW_NODE, **row, **old, held=registration.held_version)
+            taken = self._run(node_sql.RENEW_NODE, **row, **old, held=registration.held_version)
         if taken:
             self._write_devices(registration)
         return bool(taken)
 
     def _write_devices(self, registration: wire.Registration) -> None:
-        self._run(sql.DEVICES_ABSENT, node=registration.name)
+        self._run(node_sql.DEVICES_ABSENT, node=registration.name)
         self._each(
-            sql.ADD_DEVICE,
+            node_sql.ADD_DEVICE,
             [
                 {
                     "node": registration.name,
@@ -92,24 +92,24 @@ class NodeWrites(Writes):
     def touch_node(self, name: str, incarnation: str, nonces: tuple[str, str]) -> bool:
         last, following = nonces
         return bool(
-            self._run(sql.TOUCH_NODE, name=name, incarnation=incarnation, last=last, next=following, now=self.now)
+            self._run(node_sql.TOUCH_NODE, name=name, incarnation=incarnation, last=last, next=following, now=self.now)
         )
 
     def served(self, name: str, version: int, have_version: int) -> None:
         """Record, before it is answered, that this version of the desired set is about to be served."""
-        if self._run(sql.SERVED, name=name, version=version):
+        if self._run(node_sql.SERVED, name=name, version=version):
             self._run(sql.MARK_SERVED, node=name, version=version, have=have_version, now=self.now)
 
     def set_node_state(self, names: Sequence[str], state: NodeState, before: float) -> set[str]:
         changed = [{"name": name, "state": state.value, "before": before} for name in names]
-        counts = self._each(sql.SET_NODE_STATE, changed)
+        counts = self._each(node_sql.SET_NODE_STATE, changed)
         return {name for name, count in zip(names, counts, strict=True) if count}
 
     def back_off(self, node: str, until: float) -> None:
-        self._run(sql.BACK_OFF, node=node, until=until)
+        self._run(node_sql.BACK_OFF, node=node, until=until)
 
     def note_foreign(self, node: str, tokens: Sequence[str]) -> None:
-        self._each(sql.NOTE_FOREIGN, [{"node": node, "token": token, "now": self.now} for token in tokens])
+        self._each(node_sql.NOTE_FOREIGN, [{"node": node, "token": token, "now": self.now} for token in tokens])
 
     # the rest
 

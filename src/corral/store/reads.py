@@ -26,6 +26,7 @@ from corral.store import (
     array_sql,
     changes,
     group_sql,
+    node_sql,
     pin_sql,
     quota_reads,
     quota_sql,
@@ -217,14 +218,14 @@ class SqlReads(ArrayReads):
     # nodes
 
     def nodes(self, names: Iterable[str] | None = None) -> dict[str, Node]:
-        found = self._rows(sql.ALL_NODES) if names is None else self._rows(sql.NODES, names=list(names))
+        found = self._rows(node_sql.ALL_NODES) if names is None else self._rows(node_sql.NODES, names=list(names))
         return {row[0]: rows.node_of(row) for row in found}
 
     def foreign(self) -> list[Foreign]:
-        return [Foreign(*row) for row in self._rows(sql.FOREIGN)]
+        return [Foreign(*row) for row in self._rows(node_sql.FOREIGN)]
 
     def devices(self, nodes: Iterable[str] | None = None) -> list[Device]:
-        found = self._rows(sql.ALL_DEVICES) if nodes is None else self._rows(sql.DEVICES, names=list(nodes))
+        found = self._rows(node_sql.ALL_DEVICES) if nodes is None else self._rows(node_sql.DEVICES, names=list(nodes))
         return [rows.device_of(row) for row in found]
 
     def groups(self) -> dict[str, ResourceGroup]:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from corral.model.session import Kernel, Session
-from corral.store import sql
+from corral.store import node_sql, sql
 from corral.store.connection import Connection
 from corral.store.faults import Conflict
 from corral.store.reads import SqlReads
@@ -35,7 +35,7 @@ class Writes(SqlReads):
     def lock(self, nodes: Iterable[str], sessions: Iterable[str]) -> None:
         """Lock node rows by name, then session rows by id: the one order everywhere."""
         if names := sorted(set(nodes)):
-            self._rows(sql.LOCK_NODES, names=names)
+            self._rows(node_sql.LOCK_NODES, names=names)
         if ids := sorted(set(sessions) - self._locked):
             self._rows(sql.LOCK_SESSIONS, ids=ids)
             self._locked.update(ids)
@@ -88,7 +88,7 @@ class Writes(SqlReads):
         """The desired versions under which this transaction changes what these nodes are told."""
         wanted = set(nodes)
         if missing := sorted(wanted - self._desired.keys()):
-            self._desired.update((row[0], row[1]) for row in self._rows(sql.RAISE_DESIRED, names=missing))
+            self._desired.update((row[0], row[1]) for row in self._rows(node_sql.RAISE_DESIRED, names=missing))
         if unknown := wanted - self._desired.keys():
             raise Conflict(f"node {min(unknown)} has no row")
         return self._desired
