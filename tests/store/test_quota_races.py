@@ -89,7 +89,7 @@ def test_a_quota_counts_from_its_acknowledgement(
 
         *_, then = at_once(threads, *(Play(store).place for store in stores[:2]), limit)
         after = held(stores[0])
-        assert then in (0, 6) and after in (then, 2 if then == 0 else then)
+        assert then in (0, 2, 6) and after in ((then,) if then else (0, 2)), "a pass came before it, or was held to it"
         sound(stores[1])
         asyncio.run(stores[0].tx("drop", lambda tx, name=f"q{number}": quotas.delete(tx, name, ADMIN)))
         for id_ in ids:
