@@ -335,11 +335,12 @@ class _Group:
             scores = standing.begin_scores()
         if standing.scored_at != stamp:
             rows = self.pool.changed_since(standing.scored_at)
-            fitting = np.flatnonzero(standing.fits(rows))
-            if isinstance(rows, np.ndarray):
-                fitting = rows if len(fitting) == len(rows) else rows[fitting]
-            if fitting is not rows:
+            fits = standing.fits(rows)
+            fitting = rows[fits] if isinstance(rows, np.ndarray) else np.flatnonzero(fits)
+            if len(fitting) < len(fits):
                 scores[rows] = -np.inf
+            elif isinstance(rows, np.ndarray):
+                fitting = rows
             if len(fitting):
                 scores[fitting] = self._score(fitting, standing.shape, scorer)
             standing.scored_at = stamp

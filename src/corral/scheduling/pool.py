@@ -38,11 +38,10 @@ class Kind(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What some places hold, as positions in the flattened `room` of their pool, and amounts."""
+    """What some places hold: rows of positions in the flattened `room` of their pool, and amounts."""
 
     places: tuple[RankPlace, ...]
-    cells: list[int]
-    amounts: list[int]
+    held: Ints
 
 
 class Log:
@@ -121,6 +120,7 @@ class Pool:
         self._columns = [{one.uuid: column for column, one in enumerate(ones)} for ones in self.devices]
         self._lists: dict[int, list[int]] = {}
         self._kind_lists: dict[int, list[int]] = {}
+        self._kinds_looked: tuple[Rows, NDArray[np.intp]] | None = None
         self._looked: tuple[Rows, int, tuple[Ints, Ints, Ints]] | None = None
         self._kept_cells: dict[int, Cells] = {}
         self.changes = Log(len(self.nodes))
@@ -207,9 +207,10 @@ class Pool:
         if not isinstance(rows, np.ndarray):
             return self._parts(self.room[rows])
         stamp = self.changes.stamp
-        if self._looked is None or self._looked[0] is not rows or self._looked[1] != stamp:
-            self._looked = (rows, stamp, self._parts(self.room.take(rows, axis=0)))
-        return self._looked[2]
+        looked = self._looked
+        if looked is None or looked[0] is not rows or looked[1] != stamp:
+            looked = self._looked = (rows, stamp, self._parts(self.room.take(rows, axis=0)))
+        return looked[2]
 
     def _parts(self, room: Ints) -> tuple[Ints, Ints, Ints]:
         memory = DEVICES + self.width
@@ -217,7 +218,11 @@ class Pool:
 
     def kinds_of(self, rows: Rows | slice) -> NDArray[np.intp]:
         """Each column's kind of device."""
-        return self.kind.take(rows, axis=0) if isinstance(rows, np.ndarray) else self.kind[rows]
+        if not isinstance(rows, np.ndarray):
+            return self.kind[rows]
+        if self._kinds_looked is None or self._kinds_looked[0] is not rows:
+            self._kinds_looked = (rows, self.kind.take(rows, axis=0))
+        return self._kinds_looked[1]
 
     def kinds_on(self, row: int) -> list[int]:
         """The kinds of one node's columns, as plain numbers."""
@@ -269,11 +274,10 @@ class Pool:
                     yield begin + DEVICES + self.width + column, grant.vram_mib
 
     def cells_of(self, places: tuple[RankPlace, ...]) -> Cells:
-        """The same as lists, which are kept while these very places are asked about again."""
+        """The same as an array, which is kept while these very places are asked about again."""
         kept = self._kept_cells.get(id(places))
         if kept is None or kept.places is not places:
-            pairs = list(self.cells(places))
-            kept = Cells(places, [cell for cell, _ in pairs], [amount for _, amount in pairs])
+            kept = Cells(places, np.array(list(self.cells(places)), np.int64).reshape(-1, 2))
             if len(self._kept_cells) >= MOST_CELLS:
                 self._kept_cells.clear()
             self._kept_cells[id(places)] = kept

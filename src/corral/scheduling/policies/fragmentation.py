@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.policies.scorer import Demand, Scorer, fullness
 from corral.scheduling.policies.usefulness import Index, Usefulness
-from corral.scheduling.pool import Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.pool import CPU, DEVICES, MEMORY, Floats, Ints, Pool, Rows
 from corral.scheduling.snapshot import Shape
 from corral.scheduling.standing import Need, need_of
 
@@ -42,6 +42,7 @@ class LeastFragmentation(Scorer):
         self._last: tuple[Shape, _Met] | None = None
         self._known: Ints = np.zeros((len(pool), 3), np.int64)
         self._known[:, BASE] = self._useful.base
+        self._bases: list[int] = self._useful.base.tolist()
         self._before: Floats = np.zeros(len(pool))
         self._known_at = -1
 
@@ -58,20 +59,22 @@ class LeastFragmentation(Scorer):
         left = np.subtract(room, met.room)
         np.maximum(left, 0, out=left)
         site = useful.site(known[:, BASE], left)
-        each = useful.of_free(site, free)
-        use: Floats = each.sum(axis=1)
         if need.gpus:
             asked = ranks * need.gpus * WHOLE_GPU_MILLI if need.whole else 0
+            use: Floats = useful.of_free(site, free).sum(axis=1)
             use += self._without_whole(site, known[:, WHOLE], max(need.gpus, 0) * ranks)
         else:
             asked = ranks * need.share_milli
-            idle = free == WHOLE_GPU_MILLI
-            together = useful.of_idle(site[:, None], known[:, WHOLE, None] - idle)
-            usable = vram >= need.vram_mib.take(self.pool.kinds_of(rows))
-            together -= each
-            together += self._shared(site, free, need.share_milli, usable)
-            met.best[rows] = best = together.argmax(axis=1)
-            use += together[np.arange(len(best)), best]
+            each, change = useful.of_share(site, free, need.share_milli)
+            use = each.sum(axis=1)
+            change -= TIE * free
+            change -= each
+            change += useful.of_idle(site[:, None], known[:, WHOLE, None] - (free == WHOLE_GPU_MILLI))
+            unusable = vram < need.vram_mib.take(self.pool.kinds_of(rows))
+            unusable |= free < need.share_milli
+            np.putmask(change, unusable, UNUSABLE)
+            met.best[rows] = best = change.argmax(axis=1)
+            use += change[np.arange(len(best)), best]
         use *= useful.usable_part(left, known[:, TOTAL] - asked if asked else known[:, TOTAL])
         use -= self._before[rows]
         return use
@@ -81,14 +84,14 @@ class LeastFragmentation(Scorer):
         pool = self.pool
         if self._known_at == pool.stamp:
             return
-        width, known = pool.width, self._known
+        end, worth = DEVICES + pool.width, self._useful.worth
+        known, before = cast("Any", self._known.data), cast("Any", self._before.data)
         for row in pool.changes.each_since(self._known_at):
-            cpu, memory, *rest = pool.room_of(row)
-            free = rest[:width]
-            whole, total = free.count(WHOLE_GPU_MILLI), sum(free)
-            known[row, WHOLE], known[row, TOTAL] = whole, total
-            worth = self._useful.worth(int(known[row, BASE]), cpu, memory, free, whole, total)
-            self._before[row] = worth + TIE * total + CPU_TIE * cpu
+            room = pool.room_of(row)
+            free, cpu, base = room[DEVICES:end], room[CPU], self._bases[row]
+            known[row, WHOLE] = whole = free.count(WHOLE_GPU_MILLI)
+            known[row, TOTAL] = total = sum(free)
+            before[row] = worth(base, cpu, room[MEMORY], free, whole, total) + TIE * total + CPU_TIE * cpu
         self._known_at = pool.stamp
 
     def _without_whole(self, site: Index, idle: Ints, count: int) -> Floats:
@@ -97,15 +100,6 @@ class LeastFragmentation(Scorer):
             return self._useful.of_idle(site, idle)
         taken = np.minimum(idle, count)
         return self._useful.of_idle(site, idle - taken) - taken * self._useful.of_whole(site)
-
-    def _shared(self, site: Index, free: Ints, share_milli: int, usable: Flags) -> Floats:
-        """What is left of each GPU is worth if the share goes there; of equals the tightest is best."""
-        left = free - share_milli
-        usable &= left >= 0
-        worth = self._useful.of_free(site, np.maximum(left, 0, out=left))
-        worth -= TIE * free
-        worth[~usable] = UNUSABLE
-        return worth
 
     def _meet(self, shape: Shape) -> _Met:
         if self._last is not None and self._last[0] is shape:

@@ -68,6 +68,9 @@ class Usefulness:
         self._cpu_lasts, self._memory_lasts = self._lasting.tolist()
         self._cpu_list, self._memory_list = self._cpus.tolist(), self._memories.tolist()
         _, cpus, memories = self._sites
+        self._memory_sites = memories
+        self._values_of_free = _Rows(self._of_free, STEPS + 1)
+        self._values_of_idle = _Rows(self._of_idle, self._width + 1)
         self.base: Index = self.kind * (cpus * memories)
 
     def _offers(self, expected: Iterable[Expected], total: float) -> Floats:
@@ -108,17 +111,31 @@ class Usefulness:
         """Of one node as it is, with all that counts: `free` thousandths of each GPU, `total` of all, `idle` of them
         whole."""
         cpu, memory = max(cpu, 0), max(memory, 0)
-        site = base + bisect_right(self._cpu_list, cpu) * self._sites[2] + bisect_right(self._memory_list, memory)
-        begin, values = site * (STEPS + 1), self._of_free.data
-        use = sum([values[begin + one // STEP_MILLI] for one in free])
-        use += self._of_idle.data[site * (self._width + 1) + idle]
-        return use * (1 - math.exp(-min(cpu * self._cpu_lasts, memory * self._memory_lasts) / max(total, 1)))
+        site = base + bisect_right(self._cpu_list, cpu) * self._memory_sites + bisect_right(self._memory_list, memory)
+        values = self._values_of_free[site]
+        use = self._values_of_idle[site][idle]
+        for one in free:
+            use += values[one // STEP_MILLI]
+        lasting, other = cpu * self._cpu_lasts, memory * self._memory_lasts
+        return use * (1 - math.exp(-(lasting if lasting < other else other) / (total or 1)))
 
     def of_free(self, site: Index, free: Ints) -> Floats:
         """Of each GPU so free, on its own."""
         steps = free // STEP_MILLI
         steps += (site * (STEPS + 1))[:, None]
         return self._of_free.take(steps)
+
+    def of_share(self, site: Index, free: Ints, share_milli: int) -> tuple[Floats, Floats]:
+        """Of each GPU so free, and with so much less; where it has not so much, something or other."""
+        begin = (site * (STEPS + 1))[:, None]
+        if share_milli % STEP_MILLI:
+            left = np.maximum(free - share_milli, 0)
+            return self.of_free(site, free), self._of_free.take(begin + left // STEP_MILLI)
+        steps = free // STEP_MILLI
+        steps += begin
+        each = self._of_free.take(steps)
+        steps -= share_milli // STEP_MILLI
+        return each, self._of_free.take(steps, mode="clip")
 
     def of_whole(self, site: Index) -> Floats:
         """Of one idle GPU, on its own."""
@@ -158,6 +175,19 @@ def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
     return found + _unheard_of(pool, found)
 
 
+class _Rows(dict[int, list[float]]):
+    """Rows of a table as plain numbers, each made when it is first asked for."""
+
+    def __init__(self, table: Floats, width: int) -> None:
+        super().__init__()
+        self._table = table
+        self._width = width
+
+    def __missing__(self, row: int) -> list[float]:
+        found = self[row] = self._table[row * self._width : (row + 1) * self._width].tolist()
+        return found
+
+
 def _unheard_of(pool: Pool, known: Sequence[Expected]) -> list[Expected]:
     """One more session that nobody has asked for yet, for 1, 2, 4, … whole GPUs with equal odds: so that GPUs and nodes
     stay whole where little or nothing is known of what will come."""
@@ -172,15 +202,20 @@ def _unheard_of(pool: Pool, known: Sequence[Expected]) -> list[Expected]:
 def _filled(offers: Floats) -> Floats:
     """For each row of offers: the thousandths that a GPU with 0, 1, … STEPS steps free will fill."""
     distinct, which = np.unique(offers, axis=0, return_inverse=True)
-    value = np.zeros_like(distinct)
     sizes = np.flatnonzero(distinct.any(axis=0)).tolist()
+    odds = np.ascontiguousarray(distinct.T)
+    value = np.zeros_like(odds)
+    gains = np.empty_like(odds)
     for _ in range(OFFERS):
         better = value.copy()
         for size in sizes:
-            gain = size * STEP_MILLI + value[:, : STEPS + 1 - size] - value[:, size:]
-            better[:, size:] += distinct[:, size : size + 1] * np.maximum(gain, 0)
+            gain = np.subtract(value[: STEPS + 1 - size], value[size:], out=gains[size:])
+            gain += size * STEP_MILLI
+            np.maximum(gain, 0, out=gain)
+            gain *= odds[size]
+            better[size:] += gain
         value = better
-    return value[which.reshape(-1)]
+    return value.T[which.reshape(-1)]
 
 
 def _prices(pool: Pool, expected: Iterable[Expected]) -> Floats:
