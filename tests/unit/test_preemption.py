@@ -314,3 +314,16 @@ def test_shares_are_those_of_the_tree_of_projects() -> None:
     line = [line[0]._replace(project="lab/a"), line[1]._replace(project="lab/a"), line[2]._replace(project="other")]
     assert set(shares(held, [line[0], line[2]])) == {"c", "e"}
     assert set(shares(held, [line[1], line[2]])) == {"e"}
+
+
+def test_room_that_was_freed_is_used_where_it_is_and_no_reservation_is_run_into() -> None:
+    """The emptiest node is reserved; the session goes where others were stopped for it."""
+    pin = Pin("c", a_rank("n1", 8), NOW + 60)
+    line = [waiting("c", a_spec(4), 5, room_by=NOW + 5, time_limit_s=100)]
+    snapshot = a_picture(
+        line, [running("v", a_rank("n2", 2))], [a_node("n1"), a_node("n2")], pins=[pin], backfill="easy"
+    )
+    snapshot = replace(snapshot, reservations=[Reservation("r", ("n2",), NOW + 50, NOW + 500)])
+    assert [[rank.node for rank in one.ranks] for one in planned(snapshot).placements] == [["n1"]]
+    both = replace(snapshot, reservations=[Reservation("r", ("n1", "n2"), NOW + 50, NOW + 500)])
+    assert planned(both).placements == ()

@@ -17,6 +17,7 @@ against the nodes that changed: a pass costs distinct shapes x nodes and little 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from corral.scheduling.demand import demand_of
 from corral.scheduling.fleet import Fleet
@@ -25,6 +26,7 @@ from corral.scheduling.limits import CODES, Admission, told_together
 from corral.scheduling.ordering import Policies, ordered
 from corral.scheduling.pinned import with_pins_told
 from corral.scheduling.pins import kept_for
+from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
 from corral.scheduling.preemption import with_preemptions
 from corral.scheduling.reserving import in_the_way
@@ -79,30 +81,33 @@ class _Pass:
         """None: there is room for it, taken and counted. Else why there is none, which begins with the quotas that are
         in the way."""
         fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, self._there)
-        mine = self._pinned.get(waiting.id, ())
-        fleet.give_back(mine)
-        answer = self._refusals(waiting, policies, fleet)
-        if mine and answer is not None:
-            answer = self._on_its_own(waiting, answer, fleet)
-        if mine and answer is not None:
-            fleet.take(mine)
-        return answer
+        if waiting.id in self._pinned and self._on_its_own(waiting, self._pinned[waiting.id], fleet):
+            return None
+        return self._refusals(waiting, policies, fleet)
 
-    def _on_its_own(self, waiting: Waiting, answer: tuple[Refusal, ...], fleet: Fleet) -> tuple[Refusal, ...] | None:
-        """Room was freed for it: who waits in front is not asked again, only what is reserved is left alone."""
+    def _on_its_own(self, waiting: Waiting, pinned: Sequence[RankPlace], fleet: Fleet) -> bool:
+        """Whether it goes where room was freed for it, or else anywhere with the help of that room: then who waits in
+        front is not asked again, and only what is reserved is left alone."""
         self.heads.end()
-        found = None if held_by_quota(answer) else fleet.place(waiting.shape)
-        if found is None:
-            return answer
-        nodes = [rank.node for rank in found.ranks]
-        until = until_s(waiting, self.snapshot.now)
-        met = in_the_way(self.snapshot.reservations, nodes, waiting.owner, waiting.project, self.snapshot.now, until)
-        if met is not None or self._admission.take(waiting, found.group, found.ranks):
+        fleet.give_back(pinned)
+        shape, nodes = waiting.shape, {place.node for place in pinned}
+        there = sorted(nodes.intersection(shape.on_nodes) if shape.on_nodes else nodes)
+        for one in (replace(shape, on_nodes=tuple(there)), shape) if there else (shape,):
+            found = fleet.place(one, (), waiting.shunned)
+            if found is None:
+                continue
+            if self._may_go_there(waiting, found.ranks) and not self._admission.take(waiting, found.group, found.ranks):
+                self.placements.append(Placed(waiting, found.group, found.ranks))
+                self.heads.placed(self.placements[-1])
+                return True
             fleet.give_back(found.ranks)
-            return answer
-        self.placements.append(Placed(waiting, found.group, found.ranks))
-        self.heads.placed(self.placements[-1])
-        return None
+        fleet.take(pinned)
+        return False
+
+    def _may_go_there(self, waiting: Waiting, ranks: Sequence[RankPlace]) -> bool:
+        now, whose = self.snapshot.now, (waiting.owner, waiting.project)
+        nodes = [rank.node for rank in ranks]
+        return in_the_way(self.snapshot.reservations, nodes, *whose, now, until_s(waiting, now)) is None
 
     def _refusals(self, waiting: Waiting, policies: Mapping[str, Policies], fleet: Fleet) -> tuple[Refusal, ...] | None:
         told = self.heads.before(waiting, fleet)
