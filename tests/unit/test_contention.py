@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.model.resources import GpuRequest, Resources
 from corral.scheduling.backfill import Ahead
-from corral.scheduling.contention import Contender, Contention, cheapest_victims, contend
+from corral.scheduling.contention import Contender, Contention, Places, cheapest_victims, contend
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import machines_from, machines_of
 from corral.sim.jobs import gpu_shape, shape_of
@@ -105,28 +105,69 @@ def test_a_gang_starts_whole_or_stops_nobody() -> None:
     assert name == "gang" and len({place.node for place in places}) == 2
 
 
+def test_one_ahead_of_a_newcomer_stays_though_its_room_is_meant_for_a_stronger_one() -> None:
+    """`wide` is first and finds no room, since what is pinned stays; what is kept for it leaves amounts
+    for `behind` and not for those ahead of it, which is no reason to give it their room."""
+    for may_move in (False, True):
+        room = FleetRoom(FLEET, "spread")
+        pinned = [runs(room, f"p{n}", 1, pinned=True) for n in range(2)]
+        ahead = [runs(room, "a4", 4), runs(room, "a3", 3), runs(room, "b3", 3)]
+        line = [waits("wide", 8), *ahead, waits("behind", 2), *pinned]
+        assert decided(room, line, may_move=may_move) == Contention()
+
+
+class Recorded(FleetRoom):
+    """Notes whose room was given back before each place that was found."""
+
+    def __init__(self) -> None:
+        super().__init__(FLEET, "pack")
+        self._given: list[Places] = []
+        self.found: list[tuple[Places, list[Places]]] = []
+
+    def place(self, shape: Shape) -> Places | None:
+        places = super().place(shape)
+        if places is not None:
+            self.found.append((places, self._given))
+        self._given = []
+        return places
+
+    def give_back(self, places: Places) -> None:
+        self._given = [*self._given, places]
+        super().give_back(places)
+
+
 ENTRIES = st.lists(st.tuples(st.integers(1, 12), st.booleans(), st.booleans()), max_size=20)
 
 
 @settings(max_examples=150, deadline=None)
 @given(entries=ENTRIES, may_move=st.booleans())
+@example(
+    entries=[(1, True, False), (7, False, False), (9, True, False), (1, True, False), (2, False, False)],
+    may_move=False,
+)
 def test_changes_fit_and_stop_only_the_weaker_for_the_stronger(
     entries: list[tuple[int, bool, bool]], may_move: bool
 ) -> None:
-    room = FleetRoom(FLEET, "pack")
+    room = Recorded()
     line: list[Contender] = []
     for number, (gpus, starts, pinned) in enumerate(entries):
         shape = gpu_shape(gpus, 4)
         places = room.place(shape) if starts else None
         line.append(Contender(f"{number:02d}", shape, places or (), pinned and bool(places), gpus))
+    room.found.clear()
     change = decided(room, line, may_move=may_move)
     by_id = {one.id: one for one in line}
     started = dict(change.starts)
     for name in change.stops:
         assert by_id[name].places and not by_id[name].pinned
     assert all(not by_id[name].places or name in change.stops for name in started)
-    if change.stops:  # somebody with a better claim than the weakest who stopped got its room
-        assert min(name for name in started if not by_id[name].places) < max(change.stops)
+    whose = {id(one.places): one.id for one in line}
+    given_up: list[str] = []
+    for places, left in room.found:  # nobody gives its room to one behind it
+        winner = next(name for name, taken in started.items() if taken is places)
+        given_up += [whose[id(one)] for one in left]
+        assert all(winner < whose[id(one)] for one in left)
+    assert sorted(given_up) == sorted(change.stops)
     held = [one.places for one in line if one.places and one.id not in change.stops] + list(started.values())
     fresh = FleetRoom(FLEET, "pack")
     for places in held:

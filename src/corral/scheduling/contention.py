@@ -2,18 +2,20 @@
 
     1. wanted   the line from the best claim on, as far as the fleet's amounts reach; what cannot be stopped comes first
     2. kept     wanted sessions that run stay where they are
-    3. room     each wanted newcomer takes free room; where there is none, the fewest sessions that are not wanted stop,
-                on the nodes where that is cheapest
+    3. room     each wanted newcomer takes free room; where there is none, the fewest sessions that are behind it in the
+                line and not wanted stop, on the nodes where that is cheapest
     4. moved    if the caller allows it, a session with a weaker claim that is wanted too makes way and starts elsewhere
     5. filled   if the caller allows it and a wanted one did not get in after all: whoever fits starts in what is free
 
-Nobody stops for a newcomer that does not get in, and nobody stops whose room nobody takes. Knows no clock, no run times
-and no order of its own: the order of the line is the claim. The room it is given is left as the answer says.
+Nobody stops for a newcomer that does not get in or has the weaker claim, and nobody stops whose room nobody takes.
+Knows no clock, no run times and no order of its own: the order of the line is the claim. The room it is given is left
+as the answer says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -121,12 +123,13 @@ def contend(
 ) -> Contention:
     """The changes to make now. `line` answers everybody, `running` those of them that run, both best claim first;
     `capacity` is the fleet's, `shapes` how many different shapes the line may hold (so that reading it can end)."""
-    wanted, newcomers = _wanted(line(), running, capacity, shapes)
+    wanted, newcomers, places_in_line = _wanted(line(), running, capacity, shapes)
     if not newcomers:
         return Contention()
     losers = [one for one in reversed(running) if not one.pinned and one.id not in wanted]
-    change = _Change(room, losers, [one for one in reversed(running) if one.id in wanted and not one.pinned])
-    admitted = [change.admit(newcomer, wanted if may_move else {}) for newcomer in newcomers]
+    kept = [one for one in reversed(running) if one.id in wanted and not one.pinned]
+    change = _Change(room, places_in_line, losers, kept if may_move else [])
+    admitted = [change.admit(newcomer) for newcomer in newcomers]
     if may_fill and not all(admitted):
         change.fill(line(), shapes)
     return change.result()
@@ -134,16 +137,20 @@ def contend(
 
 def _wanted(
     line: Iterable[Contender], running: Sequence[Contender], capacity: Amounts, shapes: int
-) -> tuple[dict[str, int], list[Contender]]:
-    """Those that the fleet's amounts reach for, with their position; and those of them that do not run yet."""
+) -> tuple[set[str], list[Contender], dict[str, int]]:
+    """Those that the fleet's amounts reach for; those of them that do not run yet; and where in the line these and
+    those that run stand, as far as it was read: whoever is not named is behind them all."""
     left = capacity
     for one in running:
         if one.pinned:
             left = left.less(need_of(one.shape))
-    wanted: dict[str, int] = {}
+    wanted: set[str] = set()
     newcomers: list[Contender] = []
+    positions: dict[str, int] = {}
     hopeless: set[Shape] = set()
     for position, one in enumerate(line):
+        if one.places:
+            positions[one.id] = position
         if one.pinned or one.shape in hopeless:
             continue
         need = need_of(one.shape)
@@ -153,28 +160,32 @@ def _wanted(
                 break
             continue
         left = left.less(need)
-        wanted[one.id] = position
+        wanted.add(one.id)
         if not one.places:
+            positions[one.id] = position
             newcomers.append(one)
-    return wanted, newcomers
+    return wanted, newcomers, positions
 
 
 class _Change:
     """The answer while it grows."""
 
-    def __init__(self, room: Room, losers: list[Contender], kept: list[Contender]) -> None:
+    def __init__(
+        self, room: Room, positions: Mapping[str, int], losers: list[Contender], kept: list[Contender]
+    ) -> None:
         self.room = room
+        self.positions = positions
         self.losers = losers
         self.kept = kept
         self.stops: list[str] = []
         self.starts: dict[str, Places] = {}
 
-    def admit(self, newcomer: Contender, wanted: dict[str, int]) -> bool:
+    def admit(self, newcomer: Contender) -> bool:
         places = self.room.place(newcomer.shape)
         if places is None:
             places = self._instead_of(newcomer, self.losers)
-        if places is None and wanted:
-            places = self._moving(newcomer, wanted)
+        if places is None and self.kept:
+            places = self._moving(newcomer)
         if places is not None:
             self.starts[newcomer.id] = places
         return places is not None
@@ -193,23 +204,26 @@ class _Change:
             if len(full) >= shapes:
                 return
 
-    def _moving(self, newcomer: Contender, wanted: dict[str, int]) -> Places | None:
-        weaker = [one for one in self.kept if wanted[one.id] > wanted[newcomer.id]]
+    def _moving(self, newcomer: Contender) -> Places | None:
         before = len(self.stops)
-        places = self._instead_of(newcomer, [*self.losers, *weaker])
+        places = self._instead_of(newcomer, [*self.losers, *self.kept])
         gone = set(self.stops[before:])
-        movers = [one for one in weaker if one.id in gone]
+        movers = [one for one in self.kept if one.id in gone]
         self.kept = [one for one in self.kept if one.id not in gone]
-        for one in sorted(movers, key=lambda one: wanted[one.id]):
+        for one in sorted(movers, key=self._position):
             elsewhere = self.room.place(one.shape) or self._instead_of(one, self.losers)
             if elsewhere is not None:
                 self.starts[one.id] = elsewhere
         return places
 
+    def _position(self, one: Contender) -> float:
+        return self.positions.get(one.id, math.inf)
+
     def _instead_of(self, newcomer: Contender, victims: list[Contender]) -> Places | None:
-        """The newcomer's places after the cheapest victims have stopped; None, with nobody stopped, if that is not
-        enough."""
-        chosen = cheapest_victims(newcomer.shape, victims, self.room)
+        """The newcomer's places after the cheapest of the victims behind it have stopped; None, with nobody stopped, if
+        that is not enough. One ahead of it may not be wanted: what it needs is kept for somebody stronger."""
+        behind = [one for one in victims if self._position(one) > self._position(newcomer)]
+        chosen = cheapest_victims(newcomer.shape, behind, self.room)
         if chosen is None:
             return None
         for victim in chosen:
