@@ -12,7 +12,7 @@ from corral.api.render import RefusalView
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.scheduling.cycle import cycle
-from corral.scheduling.estimate import Estimate, estimate, in_its_way, lately_of, shorter_time_s
+from corral.scheduling.estimate import Estimate, estimate, in_its_way, lately_of, shorter_time_s, standing_in
 from corral.scheduling.ordering import line_of
 from corral.scheduling.snapshot import Snapshot, Waiting
 
@@ -39,15 +39,15 @@ class Ahead(NamedTuple):
 
 def look_ahead(reads: Reads, waiting: Waiting, position: int | None = None) -> Ahead:
     """Of a session that stands in line, or of one that would be its last."""
-    snapshot = picture_of(reads)
-    line = line_of(waiting.shape.group, snapshot.groups)
-    found = estimate(snapshot, waiting, lately_of(reads.ended_lately(line or "")), position)
-    asked = snapshot if any(one.id == waiting.id for one in snapshot.waiting) else _last(snapshot, waiting)
-    told = in_its_way(cycle(asked), waiting.id)
+    snapshot = standing_in(picture_of(reads), waiting)
+    plan = cycle(snapshot)
+    lately = lately_of(reads.ended_lately(line_of(waiting.shape.group, snapshot.groups) or ""))
+    found = estimate(snapshot, waiting, lately, position, plan)
+    told = in_its_way(plan, waiting.id)
     return Ahead(
         None if found is None else _view(found),
         tuple(RefusalView(one.code, one.message, dict(one.counts)) for one in told),
-        shorter_time_s(snapshot, waiting) if told else None,
+        shorter_time_s(snapshot, waiting, plan) if told else None,
     )
 
 
@@ -55,11 +55,6 @@ def picture_of(reads: Reads) -> Snapshot:
     """As a pass sees it, with all who run."""
     snapshot = reads.snapshot(PER_SHAPE)
     return replace(snapshot, running=reads.running(sorted(snapshot.groups)), unread=frozenset())
-
-
-def _last(snapshot: Snapshot, waiting: Waiting) -> Snapshot:
-    last = max((one.ordinal for one in snapshot.waiting), default=0)
-    return replace(snapshot, waiting=[*snapshot.waiting, waiting._replace(ordinal=last + 1)])
 
 
 def _view(found: Estimate) -> EstimateView:

@@ -125,7 +125,7 @@ class _Pass:
         quotas = told_together(barred)
         if waiting.shape.group in barred:
             return quotas
-        answer, of_all = self.heads.refused(waiting, policies)
+        answer, of_all = self.heads.refused(waiting)
         if of_all and not quotas and waiting.id not in self._pinned:
             self._hopeless[waiting.shape] = answer
         return (*quotas, *answer) if quotas else answer

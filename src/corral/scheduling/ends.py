@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corral.scheduling.places import RankPlace
 from corral.scheduling.pool import Floats, Ints, Pool, Rows
@@ -36,8 +35,8 @@ class Ends:
         times: Floats = np.array([one.at_s for one in self._ends], np.float64)
         self._order: Rows = np.argsort(times, kind="stable")
         self._times = times[self._order]
-        self._upto = [0]  # how many cells the first so many ends have
-        self._cells: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._upto: list[int] = [0]  # how many cells the first so many ends have
+        self._cells: Ints = np.zeros(0, np.int64)
         self._amounts: Ints = np.zeros(0, np.int64)
 
     def _fresh(self) -> None:
@@ -75,14 +74,10 @@ class Ends:
         made = len(self._upto) - 1
         if made >= count:
             return
-        cells: list[int] = []
-        amounts: list[int] = []
-        before = self._upto[-1]
         following: list[int] = self._order[made : max(count, made + CHUNK)].tolist()
-        for index in following:
-            of_it = self._pool.cells_of(self._ends[index].ranks)
-            cells += of_it.cells
-            amounts += of_it.amounts
-            self._upto.append(before + len(cells))
-        self._cells = np.concatenate((self._cells, np.array(cells, np.intp)))
-        self._amounts = np.concatenate((self._amounts, np.array(amounts, np.int64)))
+        held = [self._pool.cells_of(self._ends[index].ranks).held for index in following]
+        lengths: Ints = np.array([len(one) for one in held], np.int64)
+        self._upto += (self._upto[-1] + np.cumsum(lengths)).tolist()
+        whole = np.concatenate(held)
+        self._cells = np.concatenate((self._cells, whole[:, 0]))
+        self._amounts = np.concatenate((self._amounts, whole[:, 1]))

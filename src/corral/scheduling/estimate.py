@@ -24,7 +24,7 @@ from corral.scheduling.plan import Plan, Refusal
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
 
 MOST_PLANNED = 50  # before it: beyond that its pace says more, and costs less
-MOST_TRIES = 5
+MOST_TRIES = 3
 SHORTEST_S = 1.0
 
 
@@ -67,10 +67,13 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def estimate(snapshot: Snapshot, asked: Waiting, lately: Lately, position: int | None = None) -> Estimate | None:
-    """Of a session of the snapshot's line, or of one that would be its last. `position` is its place in it."""
-    snapshot = _with(snapshot, asked)
-    plan = cycle(snapshot)
+def estimate(
+    snapshot: Snapshot, asked: Waiting, lately: Lately, position: int | None = None, plan: Plan | None = None
+) -> Estimate | None:
+    """Of a session of the snapshot's line, or of one that would be its last. `position` is its place in it; `plan` what
+    a pass makes of them, if that is known."""
+    snapshot = standing_in(snapshot, asked)
+    plan = plan or cycle(snapshot)
     if _placed(plan, asked.id):
         return Estimate(snapshot.now, "now", "there is room for it, and nobody before it")
     start = plan.planned.get(asked.id)
@@ -93,7 +96,8 @@ def _basis(known: bool) -> tuple[str, str]:
     return "limits", "if everybody takes all of its time limit"
 
 
-def _with(snapshot: Snapshot, asked: Waiting) -> Snapshot:
+def standing_in(snapshot: Snapshot, asked: Waiting) -> Snapshot:
+    """With the session in the line: last, if it is not there."""
     if any(one.id == asked.id for one in snapshot.waiting):
         return snapshot
     last = max((one.ordinal for one in snapshot.waiting), default=0)
@@ -159,11 +163,11 @@ def _taking(one: Waiting, lately: Lately) -> Waiting:
     return one if math.isinf(limit_s) else one._replace(time_limit_s=int(max(SHORTEST_S, limit_s)), grace_s=0)
 
 
-def shorter_time_s(snapshot: Snapshot, asked: Waiting) -> int | None:
+def shorter_time_s(snapshot: Snapshot, asked: Waiting, plan: Plan | None = None) -> int | None:
     """Where only those before it or reservations are in its way: the longest time limit with which it would start now.
     None: there is none, or it needs none."""
-    snapshot = _with(snapshot, asked)
-    plan = cycle(snapshot)
+    snapshot = standing_in(snapshot, asked)
+    plan = plan or cycle(snapshot)
     if not in_its_way(plan, asked.id):
         return None
     starts = [start.at for start in plan.planned.values()] + [one.starts_at for one in snapshot.reservations]

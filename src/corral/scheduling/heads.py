@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from corral.scheduling.ordering import line_of
 from corral.scheduling.outlook import Outlook, Start, Window
 from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.pool import Flags, Ints, Rows
+from corral.scheduling.pool import Ints, Rows
 from corral.scheduling.reserving import reserved, usable_by
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.standing import CODES, Codes
 
 LATE_S = 60.0  # how long who has outlived its known end is given each time
 Kind = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
@@ -84,19 +85,41 @@ class Heads:
         if outlook is not None:
             outlook.started(placed.ranks, until_s(placed.session, self._snapshot.now))
 
-    def refused(self, waiting: Waiting, groups: Container[str]) -> tuple[tuple[Refusal, ...], bool]:
-        """Why a session that the fleet had no room for has none, and whether nobody has that asks for the same."""
+    def refused(self, waiting: Waiting) -> tuple[tuple[Refusal, ...], bool]:
+        """Why a session that the fleet had no room for has none, and whether nobody has that asks for the same. Nodes
+        that have room, but not for this session, are told apart from those that have none."""
         assert self._fleet is not None
+        shape, plain = waiting.shape, self._fleet.refusals(waiting.shape)
         if self._kind is None or not self._shifts:
-            return self._fleet.refusals(waiting.shape), True
-        kind, fleet = self._kind, self._fleet
-        nowhere = fleet.fits_nowhere(waiting.shape, groups)
-        withheld = {} if nowhere else fleet.fitting(waiting.shape)
-        self._show_all()
-        if nowhere and fleet.fits_nowhere(waiting.shape, groups):
-            return fleet.refusals(waiting.shape), True
-        told = self._told[waiting.shape, kind] = self._retold(waiting, withheld)
-        return told, False
+            return plain, True
+        told = Counter({one.code: one.counts.get("nodes", 0) for one in plain})
+        withheld = Counter[tuple[str, str]]()
+        for name, rows, by in self._shifts:
+            if shape.group in (None, name):
+                shown, real = self._outlooks[name].judged(self._fleet.standing(name, shape), rows, by)
+                told.subtract(_words(shown))
+                told.update(_words(real))
+                withheld.update(self._withheld(waiting, name, rows[(real == 0) & (shown != 0)]))
+        told["not_enough_nodes"] -= withheld.total()
+        answer = (
+            *(refusal(code, {"nodes": count}) for code, count in sorted(told.items()) if count > 0),
+            *(_counted(*why, count) for why, count in withheld.items()),
+        )
+        if not withheld:
+            return answer, True
+        self._told[shape, self._kind] = answer
+        return answer, False
+
+    def _withheld(self, waiting: Waiting, name: str, rows: Rows) -> Counter[tuple[str, str]]:
+        """By why, how many of these nodes of the group are kept from it."""
+        found = Counter[tuple[str, str]]()
+        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
+        for window in self._outlooks[name].blockers(rows, until, mine):
+            here = np.isin(rows, window.rows)
+            if here.any():
+                found[self._why(window)] += int(here.sum())
+            rows = rows[~here]
+        return found
 
     def waits(self, waiting: Waiting) -> None:
         """It found no room: the first in its line, or one of the first, has its start planned."""
@@ -194,38 +217,16 @@ class Heads:
 
     # why not
 
-    def _retold(self, waiting: Waiting, withheld: Mapping[str, Flags]) -> tuple[Refusal, ...]:
-        """Nodes that have room, but not for this session, are told apart from those that have none."""
-        assert self._fleet is not None
-        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
-        nodes = Counter[tuple[str, str]]()
-        taken = 0
-        for name, fits in self._fleet.fitting(waiting.shape).items():
-            rows = np.flatnonzero(fits & ~withheld[name] if name in withheld else fits)
-            taken += len(rows)
-            for window in self._outlooks[name].blockers(rows, until, mine):
-                here = np.isin(rows, window.rows)
-                nodes[self._why(window)] += int(here.sum())
-                rows = rows[~here]
-        plain = self._fleet.refusals(waiting.shape)
-        return (*_less(plain, taken), *(_counted(*why, count) for why, count in nodes.items() if count))
-
     def _why(self, window: Window) -> tuple[str, str]:
         if window.whole and not math.isinf(window.starts_s):
             return "reserved", reserved(self._snapshot.reservations, window.owner)
         return "would_delay", f"it would delay session {window.owner}, which is before it"
 
 
-def _less(plain: Sequence[Refusal], taken: int) -> list[Refusal]:
-    """Of the nodes that have room enough, those that are left when so many are not for this session."""
-    told: list[Refusal] = []
-    for one in plain:
-        left = one.counts.get("nodes", 0) - taken
-        if one.code != "not_enough_nodes":
-            told.append(one)
-        elif left > 0:
-            told.append(refusal(one.code, {"nodes": left}))
-    return told
+def _words(codes: Codes) -> Counter[str]:
+    """How often each answer is given; on nodes that fit, that there are not enough of them."""
+    counts: list[int] = np.bincount(codes).tolist()
+    return Counter({CODES[code] or "not_enough_nodes": count for code, count in enumerate(counts) if count})
 
 
 def _counted(code: str, message: str, nodes: int) -> Refusal:

@@ -23,7 +23,7 @@ from corral.scheduling.ends import Ends
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.pool import CPU, DEVICES, Flags, Ints, Pool, Rows
 from corral.scheduling.room import amounts_of
-from corral.scheduling.standing import Standing
+from corral.scheduling.standing import Codes, Standing
 
 FIRST_LOOK = 64  # ends; then twice as many, and so on
 
@@ -116,6 +116,15 @@ class Outlook:
             at = place[window.rows]
             left[at] = np.minimum(left[at], self.free_at_start(window, met))
         return rows, np.maximum(left, 0) - now
+
+    def judged(self, standing: Standing, rows: Rows, by: Ints) -> tuple[Codes, Codes]:
+        """What a shape is answered on rows that show so much less than they have, and what it would be on all of it."""
+        shown = standing.judge(rows.copy())
+        self.pool.room[rows] -= by  # and back: nobody is told, since nothing changes
+        try:
+            return shown, standing.judge(rows.copy())
+        finally:
+            self.pool.room[rows] += by
 
     def blockers(self, rows: Rows, ends_s: float, mine: Collection[str] = ()) -> list[Window]:
         """The windows that are in the way of a session on these rows."""

@@ -215,6 +215,10 @@ class Standing:
         counts = np.bincount(self.bars.codes).tolist()
         return Counter({CODES[number]: count for number, count in enumerate(counts) if count})
 
+    def judge(self, rows: Rows | slice) -> Codes:
+        """These rows' answers as positions in CODES, made anew."""
+        return self._judge_one(rows) if self._simple else self._judge(rows)
+
     def _judge_one(self, rows: Rows | slice) -> Codes:
         """The same as `_judge` for one rank, which may share the node: in fewer steps."""
         need, room = self.need, self.pool.free(rows)[0]
