@@ -142,6 +142,4 @@ def test_while_passes_place_some_each_sees_the_oldest_and_none_is_forgotten(monk
     plan = cycle(seen, fleet=picture.fleet)
     assert len(plan.placements) == 4 and plan.more
     picture.merge(Changed(MARK, False), 2.0)
-    assert len(picture.line(GROUPS)[0]) == 40, (
-        "nothing more was placed: all are looked at"
-    )
+    assert len(picture.line(GROUPS)[0]) == 40, "nothing more was placed: all are looked at"
