@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -297,7 +296,8 @@ class Pool:
 
     def with_room(self, room: Ints) -> Pool:
         """The same nodes with other room, to think on."""
-        other = copy(self)
+        other = Pool.__new__(Pool)
+        vars(other).update(vars(self))
         other.room = room
         other._lists, other._looked = {}, None
         other.changes = Log(len(self.nodes))
