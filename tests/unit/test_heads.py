@@ -115,6 +115,28 @@ def test_whoever_leaves_enough_for_the_planned_start_may_start_and_stay() -> Non
     assert plan.planned["s0"].at == NOW + HOUR
 
 
+def test_room_that_is_freed_for_somebody_is_no_room_to_come_for_others() -> None:
+    nodes = [a_node("n1", cpus=4), a_node("n2", cpus=4)]
+    going = running("going", NOW + 30, on(nodes[0], 4))._replace(stopping=True, preempted_for="s9")
+    stays = running("stays", NOW + HOUR, on(nodes[1], 4))
+    line = [waiting(0, a_spec(4)), waiting(9, a_spec(4, time_limit_s=600, grace_s=0), room_by=NOW + 60)]
+    assert cycle(picture(line, nodes, [going, stays])).planned["s0"].at == NOW + 630, "once the claimant has ended"
+    unlimited = [line[0], waiting(9, a_spec(4), room_by=NOW + 60)]
+    assert cycle(picture(unlimited, nodes, [going, stays])).planned["s0"].at == NOW + HOUR
+    assert cycle(picture(line[:1], nodes, [going, stays])).planned["s0"].at == NOW + HOUR, "nobody knows of it"
+    for_nobody = going._replace(preempted_for=None)
+    assert cycle(picture(line, nodes, [for_nobody, stays])).planned["s0"].at == NOW + 30
+
+
+def test_whom_room_is_freed_for_starts_when_it_is_free() -> None:
+    nodes = [a_node("n1", cpus=4), a_node("n2", cpus=4)]
+    going = running("going", NOW + 30, on(nodes[0], 4))._replace(stopping=True, preempted_for="s0")
+    stays = running("stays", NOW + HOUR, on(nodes[1], 4))
+    line = [waiting(0, a_spec(4, time_limit_s=600, grace_s=0), room_by=NOW + 60), waiting(1, a_spec(4))]
+    plan = cycle(picture(line, nodes, [going, stays], None, backfill("conservative")))
+    assert (plan.planned["s0"].at, plan.planned["s1"].at) == (NOW + 30, NOW + 630), "promised once, not twice"
+
+
 def test_without_backfill_whoever_fits_starts_and_nothing_is_planned() -> None:
     nodes = [a_node("n1", cpus=4), a_node("n2", cpus=4)]
     ran = [running("r", NOW + HOUR, on(nodes[0], 4))]

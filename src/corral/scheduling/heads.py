@@ -58,6 +58,7 @@ class Heads:
         self._kind: Kind | None = None
         self._told: dict[tuple[Shape, Kind], tuple[Refusal, ...]] = {}
         self._hopeless: set[Shape] = set()
+        self._freed_for: set[str] = set()
 
     def stopped(self, waiting: Waiting) -> bool:
         """Whether its line goes no further in this pass: who runs must be known first."""
@@ -113,7 +114,7 @@ class Heads:
     def _withheld(self, waiting: Waiting, name: str, rows: Rows) -> Counter[tuple[str, str]]:
         """By why, how many of these nodes of the group are kept from it."""
         found = Counter[tuple[str, str]]()
-        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
+        until, mine = until_s(waiting, self._snapshot.now), self._mine(waiting)
         for window in self._outlooks[name].blockers(rows, until, mine):
             here = np.isin(rows, window.rows)
             if here.any():
@@ -141,6 +142,8 @@ class Heads:
         start = self._earliest(waiting)
         if start is not None:
             self.planned[waiting.id] = start
+            for outlook in self._outlooks.values() if waiting.id in self._freed_for else ():
+                outlook.forget(waiting.id)
             self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
         elif front.looked_at == 1 and self._snapshot.now - waiting.submitted_at >= front.patience_s:
             self._keep(waiting)
@@ -151,7 +154,7 @@ class Heads:
     # what the fleet shows
 
     def _kind_of(self, waiting: Waiting) -> Kind:
-        until, mine = until_s(waiting, self._snapshot.now), usable_by(self._snapshot.reservations, waiting)
+        until, mine = until_s(waiting, self._snapshot.now), self._mine(waiting)
         met = (sum(window.starts_s < until for window in one.windows) for one in self._outlooks.values())
         return tuple(met), mine
 
@@ -185,6 +188,23 @@ class Heads:
         for name, pool in fleet.pools().items():
             windows = _reserved(self._snapshot, pool.row_of)
             self._outlooks[name] = Outlook(pool, now, Ends(pool, ends[name]), windows)
+        self._promise_what_is_freed()
+
+    def _promise_what_is_freed(self) -> None:
+        """The room of those that stop for somebody goes to that one, and back when it has ended."""
+        going = [one for one in self._snapshot.running if one.preempted_for is not None and one.ends_at is not None]
+        lengths = {one.id: length_s(one) for one in self._snapshot.waiting} if going else {}
+        for one in going:
+            outlook, claimant, at = self._outlooks.get(one.group), one.preempted_for, one.ends_at
+            if outlook is not None and claimant is not None and at is not None:
+                start = Start(at if at > self._snapshot.now else self._snapshot.now + LATE_S, one.ranks)
+                outlook.promise(claimant, start, lengths.get(claimant, math.inf))
+                self._freed_for.add(claimant)
+
+    def _mine(self, waiting: Waiting) -> frozenset[str]:
+        """The windows that are for it: of its reservations, and of what is freed for it."""
+        mine = usable_by(self._snapshot.reservations, waiting)
+        return mine | {waiting.id} if waiting.id in self._freed_for else mine
 
     # who is in front
 
@@ -193,7 +213,7 @@ class Heads:
 
     def _earliest(self, waiting: Waiting) -> PlannedStart | None:
         assert self._fleet is not None
-        mine = usable_by(self._snapshot.reservations, waiting)
+        mine = self._mine(waiting)
         found: list[PlannedStart] = []
         for name, outlook in self._open(waiting):
             start = outlook.earliest(self._fleet.standing(name, waiting.shape), length_s(waiting), mine)
@@ -208,7 +228,7 @@ class Heads:
 
     def _keep(self, waiting: Waiting) -> None:
         assert self._fleet is not None
-        mine = usable_by(self._snapshot.reservations, waiting)
+        mine = self._mine(waiting)
         for name, outlook in self._open(waiting):
             rows = outlook.best_kept(self._fleet.standing(name, waiting.shape), mine)
             if rows is not None:

@@ -83,6 +83,10 @@ class Outlook:
         """Nobody else starts on these nodes any more."""
         self._add(Window(owner, -math.inf, math.inf, rows))
 
+    def forget(self, owner: str) -> None:
+        """Nothing is promised to that one any more."""
+        self.windows = [one for one in self.windows if one.owner != owner]
+
     def _add(self, window: Window) -> None:
         self.windows = sorted([*self.windows, window], key=lambda one: one.starts_s)
 
