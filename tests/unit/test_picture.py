@@ -1,14 +1,21 @@
 """A picture kept from pass to pass is what is there, and the plan made of it that of everything read anew."""
 
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.clock import SystemClock
+from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
+from corral.reconcile import placement
+from corral.reconcile.loops import manager_loops
+from corral.scheduling.picture import Changed, Picture
 from corral.store.wakeups import Hints
+from corral.testing.builders import Play, spec
 from corral.testing.faults import Faults
 from corral.testing.pictures import Doings
 from corral.testing.sim_store import RATES, SimDatabase
@@ -36,10 +43,10 @@ class AtOnce:
         self.loop.now_s += seconds
 
 
-def done(work: Coroutine[Any, Any, T]) -> T:
+def done(work: Awaitable[T]) -> T:
     """What never waits for anything is done at its first step."""
     try:
-        work.send(None)
+        next(work.__await__())
     except StopIteration as stopped:
         return stopped.value
     raise AssertionError("it waits for something")
@@ -73,3 +80,41 @@ def test_long_histories() -> None:
             if number % 3 == 0:
                 assert done(doings.check()) == [], f"seed {seed}, step {number}"
         store.database.close()
+
+
+def test_a_pass_that_fails_as_none_should_makes_the_next_one_read_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read = AtOnce(), list[bool]()
+    merge = Picture.merge
+
+    def noting(self: Picture, told: Changed, now: float) -> None:
+        read.append(told.whole)
+        merge(self, told, now)
+
+    def failing(error: Exception) -> Callable[..., Sequence[object]]:
+        def cycle(*_: object, **__: object) -> Sequence[object]:
+            raise error
+
+        return cycle
+
+    monkeypatch.setattr(Picture, "merge", noting)
+    done(Play(store).join("n1"))
+    run = next(loop.run for loop in manager_loops(store, "m", "http://m", SystemClock()) if loop.name == "placement")
+    for error, whole in (
+        (None, True),
+        (None, False),
+        (Unavailable("database_unreachable", "gone"), False),
+        (None, False),
+        (KeyError("what should not be"), False),
+        (None, True),
+        (None, False),
+    ):
+        done(Play(store).submit(spec(cpus=100)))
+        with monkeypatch.context() as patch:
+            if error is None:
+                done(run())
+            else:
+                patch.setattr(placement, "cycle", failing(error))
+                with pytest.raises(type(error)):
+                    done(run())
+        assert read.pop() is whole
+    store.database.close()

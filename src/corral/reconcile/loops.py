@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from corral.model.faults import Fault
 from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Member, Store, Tx
 from corral.reconcile.dependencies import Pace
 from corral.reconcile.loop import Loop
@@ -35,7 +36,13 @@ def manager_loops(
     spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
-        await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture, pace=pace)
+        try:
+            await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture, pace=pace)
+        except Fault:
+            raise
+        except Exception:
+            picture.lose_track()
+            raise
 
     def until_turn() -> float:
         return min(spread.until_tick(), pace.until_due())

@@ -95,6 +95,10 @@ class Picture:
 
     # what changed
 
+    def lose_track(self) -> None:
+        """Something went wrong that should not: everything is to be read anew."""
+        self.mark = None
+
     def merge(self, told: Changed, now: float) -> None:
         if told.whole:
             self._forget()
