@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from corral.model.faults import Refused
-from corral.model.quota import Quota
-from corral.ports import Reads
+from corral.model.quota import Held, Quota
+from corral.ports import Reads, Tx
 from corral.reconcile import intents, quotas
 from corral.reconcile.placement import commit
 from corral.scheduling.cycle import cycle
-from corral.store import PostgresStore
+from corral.store import PostgresStore, quota_reads, quota_sql
 from corral.testing.builders import BY, Play, new_session, spec
 from tests.store.test_postgres_races import at_once, sound, stores, threads  # noqa: F401 - fixtures among them
 
@@ -147,3 +148,24 @@ def test_who_is_under_no_quota_waits_for_none(stores: list[PostgresStore]) -> No
             await holding
 
     assert asyncio.run(main()) == 1
+
+
+def test_who_is_placed_while_what_is_held_is_added_up_disturbs_nobody(stores: list[PostgresStore]) -> None:  # noqa: F811
+    """A transaction's statements each see what was committed by then; all that it did not lock may move between."""
+    play = Play(stores[0])
+    asyncio.run(play.join("n1", cpus=8))
+    put(stores[0], Quota("each", owner="*", limits={"cpu_milli": 3000}))
+    asyncio.run(play.submit(spec()))
+
+    def look(tx: Tx) -> list[Held]:
+        def ask(statement: str, **values: object) -> list[Any]:
+            found = tx._rows(statement, **values)  # type: ignore[attr-defined]
+            if statement == quota_sql.QUOTA_HOLDING:
+                with ThreadPoolExecutor(1) as other:
+                    assert other.submit(asyncio.run, Play(stores[1]).place()).result(20) == 1
+            return found
+
+        return list(quota_reads.quotas(ask).held)
+
+    assert [one.amounts.cpu_milli for one in asyncio.run(stores[0].tx("look", look))] == [1000]
+    assert held(stores[2]) == 1

@@ -39,7 +39,8 @@ def _with_held(ask: Rows, found: Quotas, owners: Iterable[str] | None) -> Quotas
         (quota_sql.QUOTA_HELD_OF, quota_sql.QUOTA_HOLDING_OF) if of else (quota_sql.QUOTA_HELD, quota_sql.QUOTA_HOLDING)
     )
     sessions = {tuple(row[:3]): row[3] for row in ask(holding, **of)}
-    sums = tuple(_held(row[:3], (*row[3:], sessions[tuple(row[:3])])) for row in ask(held, **of))
+    # Between the two statements somebody may be placed under quotas that are not locked here: counted by the next look.
+    sums = tuple(_held(row[:3], (*row[3:], sessions.get(tuple(row[:3]), 0))) for row in ask(held, **of))
     pinned = {row[0]: _held(row[1:4], (*row[4:], 1)) for row in ask(quota_sql.QUOTA_PINNED)}
     return found._replace(held=sums, pinned=pinned)
 
