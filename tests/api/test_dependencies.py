@@ -30,6 +30,20 @@ def test_a_dependent_says_whom_it_waits_for(face: Face) -> None:
     assert ended["exit_code"] == 130
 
 
+def test_what_can_never_be_met_is_told_before_it_is_submitted(face: Face) -> None:
+    parent = face.submit(hold=True)["id"]
+    for path in ("/api/v1/sessions", "/api/v1/sessions:plan"):
+        body = {"command": ["true"], "after": [f"{parent}:ok", f"{parent[:6]}:notok"]}
+        assert problem(face.request("POST", path, json=body)) == (422, "bad_dependency")
+    face.post(f"/api/v1/sessions/{parent}/cancel")
+    for kind, expected in (("ok", {"dependency_failed"}), ("notok", set()), ("any", set())):
+        plan = face.post("/api/v1/sessions:plan", {"command": ["true"], "after": f"{parent}:{kind}"})
+        assert codes(plan["blockers"]) & {"dependency", "dependency_failed"} == expected
+    array = face.submit(array="0-9", hold=True)["id"]
+    plan = face.post("/api/v1/sessions:plan", {"command": ["true"], "after": array})
+    assert "dependency" in codes(plan["blockers"])
+
+
 def test_unknown_and_foreign_sessions_are_not_found(face: Face) -> None:
     foreign = face.submit("bob")["id"]
     for path in ("/api/v1/sessions", "/api/v1/sessions:plan"):

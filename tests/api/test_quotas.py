@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.face import Face, Node, problem
+from corral.model.session import FactKind
+from tests.api.face import Face, Node, fact, problem
 from tests.api.test_groups import place
 
-QUOTAS = "/api/v1/quotas"
+QUOTAS, PLAN = "/api/v1/quotas", "/api/v1/sessions:plan"
 NO_LIMITS = {
     "cpus": None, "memory_mib": None, "gpus": None, "vram_mib": None, "sessions": None, "waiting": None,
     "time_limit_s": None,
@@ -70,6 +71,9 @@ def test_a_quota_from_its_making_to_its_end(face: Face) -> None:
         ("q", {"owner": "ann", "sessions": 10**30}, "bad_quota"),
         ("q", {"owner": "ann", "time": 0}, "bad_quota"),
         ("q", {"owner": "ann", "disk": 1}, "bad_request"),
+        ("q", {"project": "a//b", "cpus": 1}, "bad_quota"),
+        ("q", {"project": "vision/", "cpus": 1}, "bad_quota"),
+        ("q", {"group": "a b", "cpus": 1}, "bad_quota"),
         ("a%20b", {"owner": "ann", "cpus": 1}, "bad_name"),
         ("x%00", {"owner": "ann", "cpus": 1}, "bad_name"),
     ],
@@ -154,6 +158,33 @@ def test_too_many_that_wait_are_refused(face: Face) -> None:
     assert problem(refused) == (409, "quota_waiting") and "of owner ann 2 sessions may wait" in refused.json()["detail"]
     face.submit(as_="bob")
     assert [one["waiting"] for one in face.get(f"{QUOTAS}/few")["used"]] == [2, 1]
+    assert _planned(face, "ann") == _planned(face, "bob", array="0-1") == ["quota_waiting"] and not _planned(
+        face, "bob"
+    )
+
+
+def _planned(face: Face, owner: str, **fields: str) -> list[str]:
+    told = face.post(PLAN, {"command": ["x"], **fields}, owner)["blockers"]
+    return [one["code"] for one in told if one["code"].startswith("quota")]
+
+
+def test_when_somebody_whom_a_quota_holds_back_starts_is_not_guessed(face: Face) -> None:
+    """However soon after one another others started."""
+    node = face.node().register()
+    for _ in range(3):
+        face.submit(as_="bob")
+        place(face)
+        (order,) = node.orders()
+        node.exchange(*(fact(order.token, kind) for kind in (FactKind.ACCEPTED, FactKind.READY)))
+        node.exchange(fact(order.token, FactKind.RESULT, 0), fact(order.token, FactKind.EXITED))
+    put(face, "ann", owner="ann", cpus=2)
+    running, waits = (face.submit(as_="ann", cpus=2)["id"] for _ in range(2))
+    assert place(face) == [running]
+    told = face.get(f"/api/v1/sessions/{waits}/explain")
+    assert (told["position"], told["estimate"]) == (1, None)
+    face.request("DELETE", f"{QUOTAS}/ann")
+    face.post("/api/v1/groups/default/pause")
+    assert face.get(f"/api/v1/sessions/{waits}/explain")["estimate"] is None
 
 
 def test_use_and_limits_are_metrics(face: Face) -> None:

@@ -37,11 +37,23 @@ def test_every_reason_is_told_where_several_hold(face: Face, fields: dict[str, A
     face.node().register()
     parent = face.submit(hold=True)["id"]
     asked = {name: parent if value == "PARENT" else value for name, value in fields.items()}
-    full, like_it = face.submit(cpus=8)["id"], face.submit(cpus=5)["id"]
+    full, like_it = face.submit(cpus="7.9")["id"], face.submit(cpus=5)["id"]
     id_ = face.submit(cpus=5, **asked)["id"]
     assert place(face) == [full]
     assert codes(face.get(f"/api/v1/sessions/{like_it}")["refusals"]) == ["not_enough_cpus"]
     assert shown(face, id_) == {where: [*expected, "not_enough_cpus"] for where in ("ps", "show", "explain")}
+    plan = face.post("/api/v1/sessions:plan", {"command": ["true"], "cpus": 5, **asked})
+    assert codes(plan["blockers"]) == [*expected, "not_enough_cpus"] and plan["estimate"] is None
+    small = face.post("/api/v1/sessions:plan", {"command": ["true"], "cpus": "0.1", **asked})
+    assert codes(small["blockers"]) == expected, "whatever room there is"
+
+
+def test_nobody_is_behind_those_who_are_not_there(face: Face) -> None:
+    face.node().register()
+    first, second = face.submit(cpus=1)["id"], face.submit(cpus=1)["id"]
+    assert face.get(f"/api/v1/sessions/{first}/explain")["blockers"] == []
+    (behind,) = face.get(f"/api/v1/sessions/{second}/explain")["blockers"]
+    assert (behind["code"], behind["message"]) == ("behind", "1 session is before it")
 
 
 def test_what_was_told_before_it_left_the_line_is_not_told_any_more(face: Face) -> None:

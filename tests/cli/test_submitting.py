@@ -225,6 +225,13 @@ def test_the_same_key_submits_once(corral: Corral) -> None:
     assert "k1" in other.error
 
 
+def test_a_dry_run_says_what_it_would_wait_for_beside_room(corral: Corral) -> None:
+    for option, code in ((("--begin", "+2h"), "begin_not_reached"), (("--hold",), "held")):
+        plan = corral("submit", "--dry-run", *option, "--", "true")
+        assert plan.code == 0 and code in plan.out and "starts now" not in " ".join(plan.out.split())
+        assert "estimated start" not in plan.out
+
+
 def test_a_dry_run_submits_nothing(corral: Corral, client: Client) -> None:
     done = corral("submit", "--dry-run", "--project", "dry", "--gpus", "1", "--", "true")
     assert done.code == 0

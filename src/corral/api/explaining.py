@@ -25,6 +25,8 @@ from corral.scheduling.preemption import being_made
 from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.scheduling.suggest import Suggestion, suggest
 
+GROUPS_CLOSED = {"group_paused", "group_broken", "group_unknown", "other_group"}
+
 
 class ChangeView(msgspec.Struct):
     """One option of `submit` with which it would start now; a null value: without that option."""
@@ -110,10 +112,12 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     position = reads.position(session)
     if position is None and not own:
         position = position_of(reads.snapshot(PER_SHAPE), session.id)
-    ahead = Ahead() if own or found.infeasible else look_ahead(reads, waiting, position)
+    pace = None if _held_back(found) else position
+    ahead = Ahead() if own or found.infeasible else look_ahead(reads, waiting, pace)
     blockers += ahead.blockers
-    if not blockers and position:
-        blockers.append(RefusalView("behind", f"{position - 1} sessions are before it", {"sessions": position - 1}))
+    if not blockers and position and position > 1:
+        before = f"{position - 1} session{' is' if position == 2 else 's are'} before it"
+        blockers.append(RefusalView("behind", before, {"sessions": position - 1}))
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
     if (last := _last_end(reads, session)) is not None:
         summary += f" (attempt {session.attempt - 1}: {last})"
@@ -121,6 +125,12 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     return ExplainView(session.id, session.phase, summary, fits, found.infeasible, position, blockers, ["granted"],
                        [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)], classes_of(found),
                        ahead.estimate)  # fmt: skip
+
+
+def _held_back(found: Explanation) -> bool:
+    """By a quota, or by all groups that it could go to: how soon others start says nothing of when it will."""
+    codes = {one.code for one in found.refusals}
+    return any(code.startswith("quota_") for code in codes) or (bool(codes) and codes <= GROUPS_CLOSED)
 
 
 def _room_being_made(reads: Reads, session: Session) -> Iterator[RefusalView]:

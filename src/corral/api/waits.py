@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.api.membership import turn_refusals
+from corral.model.begin import begin_at
+from corral.model.dependency import is_met
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Session
+from corral.model.spec import SessionSpec
 from corral.ports import DependencyRow, Reads
 from corral.reconcile.quotas import held_back
 
@@ -26,6 +29,24 @@ def refusals_of(
             known = {one["code"] for one in told[id_]}
             told[id_] += [one for one in refusals if one["code"] not in known]
     return told
+
+
+def asked_refusals(spec: SessionSpec, needs: Sequence[DependencyRow], now: float) -> list[dict[str, Any]]:
+    """What would keep one that is not submitted yet from starting, whatever room there is. `needs`: how those that it
+    is to wait for are."""
+    found: list[dict[str, Any]] = []
+    if spec.hold:
+        found.append({"code": "held", "message": "it is submitted held; `corral release` lets it start", "counts": {}})
+    if spec.begin is not None and (at := begin_at(spec.begin, now)) > now:
+        found.append(begin_message(at, now))
+    missed = [one for one in needs if is_met(one.kind, one.phase, one.outcome) is False]
+    if missed:
+        named = ", ".join(f"{one.needs} ended {one.outcome} (wanted: {one.kind})" for one in missed[:3])
+        message = f"it would end without a start: {named}" + f" and {len(missed) - 3} more" * (len(missed) > 3)
+        found.append({"code": "dependency_failed", "message": message, "counts": {"sessions": len(missed)}})
+    elif message := needs_message(needs):
+        found.append(message)
+    return found
 
 
 def own_refusals(session: Session, now: float) -> list[dict[str, Any]]:

@@ -151,7 +151,8 @@ def _array(one: Record) -> list[tuple[str, object]]:
 
 
 def show_plan(plan: Record) -> str:
-    now = "never here" if plan["infeasible"] else "now" if plan["fits_now"] else "when there is room"
+    waits = "when nothing keeps it any more" if plan["blockers"] else "now"
+    now = "never here" if plan["infeasible"] else waits if plan["fits_now"] else "when there is room"
     blockers = [("blocker", _why(one)) for one in plan["blockers"]]
     members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
     facts = [

@@ -20,6 +20,7 @@ from corral.model.resources import (
     parse_duration_s,
     parse_memory_mib,
 )
+from corral.model.spec import PROJECT
 
 EACH = "*"
 DEFAULT_DOMAIN = "default"
@@ -218,6 +219,10 @@ def checked(quota: Quota) -> Quota:
     for kind, value in scope.items():
         if value is not None and not (value.isprintable() and 0 < len(value) <= LONGEST_SCOPE):
             raise Invalid("bad_quota", f"quota {shown}: {kind} {value[:LONGEST_SHOWN]!r} is no name", subject=shown)
+    for kind, form in (("project", PROJECT), ("group", NAME)):
+        if scope[kind] not in (None, EACH) and not form.fullmatch(scope[kind]):
+            raise Invalid("bad_quota", f"quota {shown}: no {kind} can be called {scope[kind][:LONGEST_SHOWN]!r}",
+                          subject=shown)  # fmt: skip
     if not quota.limits:
         raise Invalid("bad_quota", f"quota {shown} limits nothing; say what, for example --gpus 8", subject=shown)
     for name, value in quota.limits.items():

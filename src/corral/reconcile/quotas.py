@@ -8,7 +8,7 @@ places holds his groups, and setting takes them all first. One that is set below
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from corral.model.faults import Invalid, NotFound, Refused
@@ -20,6 +20,7 @@ from corral.model.quota import (
     LONGEST_SHOWN,
     NO_QUOTAS,
     WAITING,
+    Bucket,
     Claimant,
     Quota,
     Quotas,
@@ -116,17 +117,40 @@ def check_submit(tx: Tx, new: Sequence[NewSession]) -> None:
                           subject=one.id)  # fmt: skip
     claimants = {Claimant(one.owner, one.spec.project, one.spec.group) for one in new}
     for quota in _of_waiting(tx, found, claimants):
-        counts: dict[tuple[str, ...], int] = {}
-        for claimant, count in tx.waiting_of(None if quota.owner is None else {one.owner for one in claimants}):
-            if (bucket := quota.bucket(claimant, found.domains)) is not None:
-                counts[bucket] = counts.get(bucket, 0) + count
-        for claimant in sorted(claimants, key=repr):
-            bucket, limit = quota.bucket(claimant, found.domains), quota.limits[WAITING]
-            if bucket is not None and counts.get(bucket, 0) > limit:
-                raise Refused(
-                    "quota_waiting", f"quota {quota.name}: of {quota.whose(bucket)} {limit} sessions may wait, with "
-                    f"this there would be {counts[bucket]}; wait until some have started", subject=quota.name,
-                )  # fmt: skip
+        for bucket, count in _above_waiting(tx, quota, found, claimants):
+            raise Refused("quota_waiting", _too_many(quota, bucket, count), subject=quota.name)
+
+
+def asked_to_wait(reads: Reads, owner: str, spec: SessionSpec, count: int) -> list[Refusal]:
+    """Of so many that are not submitted: where they would be refused, since too many would wait."""
+    claimant, found = Claimant(owner, spec.project, spec.group), reads.quotas(held=False)
+    return [
+        Refusal("quota_waiting", _too_many(quota, bucket, would), {"limit": quota.limits[WAITING], "sessions": would})
+        for quota in found.listed
+        if WAITING in quota.limits
+        for bucket, would in _above_waiting(reads, quota, found, {claimant}, count)
+    ]
+
+
+def _above_waiting(
+    reads: Reads, quota: Quota, found: Quotas, claimants: set[Claimant], more: int = 0
+) -> Iterator[tuple[Bucket, int]]:
+    """Which of their counts would be above how many may wait, with so many more."""
+    counts: dict[Bucket, int] = {}
+    for claimant, count in reads.waiting_of(None if quota.owner is None else {one.owner for one in claimants}):
+        if (bucket := quota.bucket(claimant, found.domains)) is not None:
+            counts[bucket] = counts.get(bucket, 0) + count
+    for claimant in sorted(claimants, key=repr):
+        bucket = quota.bucket(claimant, found.domains)
+        if bucket is not None and counts.get(bucket, 0) + more > quota.limits[WAITING]:
+            yield bucket, counts.get(bucket, 0) + more
+
+
+def _too_many(quota: Quota, bucket: Bucket, would: int) -> str:
+    return (
+        f"quota {quota.name}: of {quota.whose(bucket)} {quota.limits[WAITING]} sessions may wait, with this there "
+        f"would be {would}; wait until some have started"
+    )
 
 
 def check_update(tx: Tx, owner: str, spec: SessionSpec, time_limit_s: int | None, *, moved: bool) -> None:

@@ -20,7 +20,7 @@ from corral.ports import Reads, Tx
 from corral.reconcile import groups as intents
 from corral.scheduling.ordering import capacity_of
 from corral.scheduling.policies import registry
-from corral.scheduling.policies.group_options import GROUP_OPTIONS, OF_GROUPS, group_options
+from corral.scheduling.policies.group_options import GROUP_OPTIONS, group_options
 from corral.scheduling.policies.options import Options, complete
 from corral.scheduling.policies.registry import PolicyKind
 from corral.scheduling.policies.shares import DRF, FAIR_SHARE, Share, drf_shares, fair_shares
@@ -195,7 +195,7 @@ async def policies(here: Here) -> Response:
     """Every policy that is installed in this manager, with the options it takes."""
     orders = [_policy_view(PolicyKind.ORDER, name) for name in registry.names(PolicyKind.ORDER)]
     placements = [_policy_view(PolicyKind.PLACEMENT, name) for name in registry.names(PolicyKind.PLACEMENT)]
-    every = PolicyView("group", "every", "Options " + OF_GROUPS + ".", _option_views(GROUP_OPTIONS), None)
+    every = PolicyView("group", "every", "Options whatever the policies.", _option_views(GROUP_OPTIONS), None)
     return respond([*orders, *placements, every])
 
 

@@ -28,16 +28,17 @@ from corral.api.render import (
     session_view,
 )
 from corral.api.specs import spec_of
-from corral.model.array import Array, has_row, indices_of, member_of
-from corral.model.dependency import Dependency, dependencies_of
+from corral.api.waits import asked_refusals
+from corral.model.array import Array, has_row, indices_of, member_of, phase_of
+from corral.model.dependency import Dependency, DependencyKind, dependencies_of
 from corral.model.faults import Fault, Invalid, NotFound, Refused
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
-from corral.ports import NewSession, Reads, Tx
+from corral.ports import DependencyRow, NewSession, Reads, Tx
 from corral.reconcile import arrays, intents
 from corral.reconcile.dependencies import let_wait
-from corral.reconcile.quotas import asked_about
+from corral.reconcile.quotas import asked_about, asked_to_wait
 from corral.scheduling.explain import explain, explain_waiting
 from corral.scheduling.snapshot import Shape, shape_of
 
@@ -52,9 +53,9 @@ class SessionsView(msgspec.Struct):
 
 
 class PlanView(msgspec.Struct):
-    """What would happen now: `fits_now` says that room is free, `infeasible` that no node could ever do it, `changes`
-    with which single change there would be room, `classes` what each class of nodes says; of an array it is said of
-    each of its `members`."""
+    """What would happen now: `fits_now` says that room is free, `blockers` what keeps it from starting, with room or
+    without, `infeasible` that no node could ever do it, `changes` with which single change there would be room,
+    `classes` what each class of nodes says; of an array it is said of each of its `members`."""
 
     fits_now: bool
     infeasible: bool
@@ -103,20 +104,22 @@ async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Bod
 async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) -> Response:
     """What submitting this would meet, without submitting it."""
     spec = spec_of(asked)
+    members = 1 if spec.array is None else indices_of(spec.array).size
 
     def look(reads: Reads) -> PlanView:
         _known_group(reads, spec)
-        _needs(reads, asking, spec)
+        needs = [_dependency_row(reads, kind, one) for kind, one in _named(reads, asking, spec)]
         snapshot, waiting = reads.snapshot(1), asked_about(asking.name, spec)
         found = explain_waiting(snapshot, waiting)
-        ahead = Ahead() if found.infeasible else look_ahead(reads, waiting)
-        blockers = [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
+        blockers = [RefusalView(**one) for one in asked_refusals(spec, needs, reads.now)]
+        ahead = Ahead() if blockers or found.infeasible else look_ahead(reads, waiting)
+        told = [*asked_to_wait(reads, asking.name, spec, members), *found.refusals]
+        blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in told]
         blockers += ahead.blockers
         fits = found.fits_now and not ahead.blockers
         return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
                         [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)],
-                        1 if spec.array is None else indices_of(spec.array).size, classes_of(found),
-                        ahead.estimate)  # fmt: skip
+                        members, classes_of(found), ahead.estimate)  # fmt: skip
 
     return respond(await here.store.read("plan", look))
 
@@ -195,8 +198,23 @@ async def _all_needs(here: Context, asking: Caller, new: Sequence[NewSession]) -
 
 def _needs(reads: Reads, asking: Caller, spec: SessionSpec) -> list[Dependency]:
     """What it is to wait for, each the caller's own session by its full id."""
-    wanted = [(kind, find_any(reads, asking, needs)) for needs, kind in dependencies_of(spec.after)]
-    return [Dependency(_waited_for(one), kind) for kind, one in wanted]
+    return [Dependency(_waited_for(one), kind) for kind, one in _named(reads, asking, spec)]
+
+
+def _named(reads: Reads, asking: Caller, spec: SessionSpec) -> list[tuple[DependencyKind, Session | Array]]:
+    found = [(kind, find_any(reads, asking, needs)) for needs, kind in dependencies_of(spec.after)]
+    both = {one.id for kind, one in found if kind is DependencyKind.OK} & {
+        one.id for kind, one in found if kind is DependencyKind.NOT_OK
+    }
+    if both:
+        raise Invalid("bad_dependency", f"--after {min(both)}:ok and :notok can never both be met; give one of them, "
+                      "or :any", subject="--after")  # fmt: skip
+    return found
+
+
+def _dependency_row(reads: Reads, kind: DependencyKind, one: Session | Array) -> DependencyRow:
+    phase = one.phase if isinstance(one, Session) else phase_of(one, reads.tallies([one])[one.id])
+    return DependencyRow(one.id, kind, phase, one.outcome)
 
 
 def _waited_for(one: Session | Array) -> str:

@@ -41,15 +41,14 @@ GROUP_OPTIONS: Options = {
         Kind.CHOICE, "yes", "whether sessions that do not say so may be stopped for others", choices=("yes", "no")
     ),
 }
-OF_GROUPS = "of resource groups"
 
 
 def group_options(group: ResourceGroup) -> Mapping[str, Any]:
     """Every option's value. Of a group whose options cannot be read, the defaults: it takes no sessions anyway."""
     try:
-        return complete(GROUP_OPTIONS, group.options, OF_GROUPS)
+        return complete(GROUP_OPTIONS, group.options, None)
     except Invalid:
-        return complete(GROUP_OPTIONS, {}, OF_GROUPS)
+        return complete(GROUP_OPTIONS, {}, None)
 
 
 def asks_who_runs(group: ResourceGroup) -> bool:

@@ -48,20 +48,23 @@ class Option:
 Options = Mapping[str, Option]
 
 
-def checked(declared: Options, given: Mapping[str, Any], policy: str) -> dict[str, Any]:
-    """The given options in their one stored form; `Invalid` for one that is unknown or makes no sense."""
+def checked(declared: Options, given: Mapping[str, Any], policy: str | None) -> dict[str, Any]:
+    """The given options in their one stored form; `Invalid` for one that is unknown or makes no sense.
+    `policy` None: of every group, whatever its policies."""
+    whose = "every group" if policy is None else f"policy {policy}"
     found: dict[str, Any] = {}
     for name, value in sorted(given.items()):
         option = declared.get(name)
         if option is None:
             there = f"it takes {', '.join(sorted(declared))}" if declared else "it takes none"
-            raise Invalid("unknown_option", f"policy {policy} has no option {name[:LONGEST_SHOWN]!r}; {there}",
+            taker = "a group" if policy is None else whose
+            raise Invalid("unknown_option", f"{taker} has no option {name[:LONGEST_SHOWN]!r}; {there}",
                           subject=name[:LONGEST_SHOWN])  # fmt: skip
-        found[name] = _value(option, value, f"option {name} of policy {policy}", name)
+        found[name] = _value(option, value, f"option {name} of {whose}", name)
     return found
 
 
-def complete(declared: Options, given: Mapping[str, Any], policy: str) -> dict[str, Any]:
+def complete(declared: Options, given: Mapping[str, Any], policy: str | None) -> dict[str, Any]:
     """Every option's value: what was given, the default for the rest. Weights that were stored when any were taken are
     brought within the bounds."""
     bounded = {name: _within_bounds(declared.get(name), value) for name, value in given.items()}
@@ -150,6 +153,8 @@ def _weights(value: Any, what: str, name: str) -> dict[str, float]:
     if isinstance(value, str):
         for part in filter(None, value.split(",")):
             key, _, weight = part.rpartition(":")
+            if key.strip() in pairs:
+                raise _bad(what, value, f"{wanted}, each name once", name)
             pairs[key.strip()] = weight
     elif isinstance(value, Mapping):
         pairs = {str(key): weight for key, weight in cast("Mapping[object, object]", value).items()}

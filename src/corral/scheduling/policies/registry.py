@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
-from corral.scheduling.policies.group_options import GROUP_OPTIONS, OF_GROUPS, group_options
+from corral.scheduling.policies.group_options import GROUP_OPTIONS, group_options
 from corral.scheduling.policies.options import Option, Options, checked, complete
 from corral.scheduling.policies.order import FIFO, SIMPLE, Need, OrderPolicy
 from corral.scheduling.policies.score import PLACEMENTS, PlacementPolicy
@@ -122,13 +122,13 @@ def checked_group(group: ResourceGroup) -> ResourceGroup:
         checked(placement_options(placement), group.placement_options, group.placement),
         group.paused,
         group.version,
-        checked(GROUP_OPTIONS, group.options, OF_GROUPS),
+        checked(GROUP_OPTIONS, group.options, None),
     )
 
 
 def policies_of(group: ResourceGroup) -> Policies:
     """The group's policies, ready for use; `Invalid` says what is wrong with them or the group's options."""
-    checked(GROUP_OPTIONS, group.options, OF_GROUPS)
+    checked(GROUP_OPTIONS, group.options, None)
     order, placement = order_policy(group.order), placement_policy(group.placement)
     options = complete(order.options, group.order_options, group.order)
     own = complete(placement_options(placement), group.placement_options, group.placement)
