@@ -160,6 +160,20 @@ def test_conservative_plans_for_those_behind_too_up_to_its_depth() -> None:
     assert codes(plan, "s3") == {"would_delay"}
 
 
+def test_what_one_was_told_before_more_was_promised_is_not_told_to_another() -> None:
+    nodes = [a_node("n1", cpus=4), a_node("n2", cpus=4)]
+    ran = [running("r1", NOW + 100, on(nodes[0], 3)), running("r2", NOW + 20, on(nodes[1], 3))]
+    line = [
+        waiting(0, a_spec(4, on_nodes=("n1",))),
+        waiting(1, a_spec(1, on_nodes=("n1",), time_limit_s=150, grace_s=0)),
+        waiting(2, a_spec(4, on_nodes=("n2",))),
+        waiting(3, a_spec(1, on_nodes=("n1",), time_limit_s=50, grace_s=0)),
+    ]
+    plan = cycle(picture(line, nodes, ran, None, backfill("conservative")))
+    assert {id_: start.at - NOW for id_, start in plan.planned.items()} == {"s0": 100, "s2": 20}
+    assert placed(plan) == {"s3": ["n1"]}, "it has ended when that room is promised"
+
+
 def test_a_late_end_is_not_past_and_an_unknown_one_never_comes() -> None:
     node = a_node("n1", cpus=4)
     late = cycle(picture([waiting(0, a_spec(4))], [node], [running("r", NOW - 5, on(node, 4))]))

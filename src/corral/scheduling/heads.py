@@ -145,6 +145,7 @@ class Heads:
             for outlook in self._outlooks.values() if waiting.id in self._freed_for else ():
                 outlook.forget(waiting.id)
             self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
+            self._told.clear()  # what was told rests on other windows
         elif front.looked_at == 1 and self._snapshot.now - waiting.submitted_at >= front.patience_s:
             self._keep(waiting)
 
@@ -233,6 +234,7 @@ class Heads:
             rows = outlook.best_kept(self._fleet.standing(name, waiting.shape), mine)
             if rows is not None:
                 outlook.keep(waiting.id, rows)
+                self._told.clear()
                 return
 
     # why not
