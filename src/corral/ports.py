@@ -35,6 +35,7 @@ from corral.records import (
     Placement,
     SessionFilter,
 )
+from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import PlannedStart
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
@@ -353,6 +354,10 @@ class Tx(Reads, Protocol):
     def ask_again(self, tokens: Sequence[str]) -> None: ...
     def give_room_back(self, attempts: Sequence[tuple[str, int]], kept: Mapping[str, Keep] = NOTHING_KEPT) -> None:
         """Of the sessions in `kept` all of it becomes pins."""
+        ...
+
+    def pin(self, owner: str, places: Mapping[str, RankPlace], until: float) -> None:
+        """Keep room that is free for this session; the places by the tokens that they are kept under."""
         ...
 
     def keep_pins(self, owner: str, until: float) -> None: ...

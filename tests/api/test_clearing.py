@@ -1,4 +1,4 @@
-"""Plans to defragment over REST: for administrators, nobody moves, what makes no sense is refused."""
+"""Defragmenting over REST: for administrators, a plan moves nobody, what makes no sense is refused."""
 
 from typing import Any
 
@@ -35,7 +35,19 @@ def test_who_waits_for_room_that_no_move_makes_is_given_up(face: Face) -> None:
 )
 def test_what_makes_no_sense_is_refused(face: Face, params: dict[str, Any], status: int, code: str) -> None:
     assert problem(face.request("GET", PATH, params=params)) == (status, code)
+    assert problem(face.request("POST", PATH, json=params)) == (status, code)
+
+
+def test_to_carry_out_a_plan_without_moves_moves_nobody(face: Face) -> None:
+    face.node("n1").register()
+    cpus = face.get("/api/v1/nodes")[0]["cpus"]
+    ids = [face.submit(cpus=cpus)["id"] for _ in range(2)]
+    done = face.post(PATH, {"moves": 5})
+    assert done == {"plan": NOTHING | {"given_up": ids[1:]}, "begun": [], "refused": []}
+    assert {face.get(f"/api/v1/sessions/{id_}")["phase"] for id_ in ids} == {"pending"}
+    assert problem(face.request("POST", PATH, json={"move": 5})) == (422, "bad_request")
 
 
 def test_it_is_for_administrators(face: Face) -> None:
     assert face.request("GET", PATH, as_="ann").status_code == 403
+    assert face.request("POST", PATH, as_="ann", json={}).status_code == 403

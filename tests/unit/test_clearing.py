@@ -96,6 +96,24 @@ def test_who_may_not_be_stopped_stays() -> None:
     assert not plan_moves(replace(snapshot, running=stopping), Wanted()).moves
 
 
+def test_who_was_stopped_often_enough_or_began_just_now_stays() -> None:
+    snapshot = cluster(2, [(0, 2, True), (1, 2, True)], waits(0, 4))
+    often = [one._replace(preemptions=3) for one in snapshot.running]
+    assert not plan_moves(replace(snapshot, running=often), Wanted()).moves
+    lately = [one._replace(started_at=NOW - 59) for one in snapshot.running]
+    assert not plan_moves(replace(snapshot, running=lately), Wanted()).moves
+    options = {"preemption_budget": 4, "preemption_min_runtime": 30}
+    lenient = {"default": ResourceGroup("default", options=options)}
+    assert plan_moves(replace(snapshot, running=often, groups=lenient), Wanted()).moves
+    assert plan_moves(replace(snapshot, running=lately, groups=lenient), Wanted()).moves
+
+
+def test_nobody_moves_for_one_that_others_stop_for_already() -> None:
+    snapshot = cluster(2, [(0, 2, True), (1, 2, True)], waits(0, 4)._replace(room_by=NOW + 1))
+    assert not plan_moves(snapshot, Wanted()).moves
+    assert plan_moves(replace(snapshot, now=NOW + 1), Wanted()).moves
+
+
 def test_a_paused_group_moves_nobody() -> None:
     snapshot = cluster(2, [(0, 2, True), (1, 2, True)], waits(0, 4))
     paused = replace(snapshot, groups={"default": ResourceGroup("default", paused=True)})

@@ -13,7 +13,9 @@ Tables = dict[str, list[dict[str, Any]]]
 
 def session(id_: str, phase: str, seq: int, attempt: int = 1, **columns: Any) -> dict[str, Any]:
     row = {"id": id_, "phase": phase, "attempt": attempt, "seq": seq, "wanted": "run", "outcome": None}
-    return row | {"exit_class": None, "ended_at": None, "next_check_at": 9.0, "room_by": None} | columns
+    return (
+        row | {"exit_class": None, "ended_at": None, "next_check_at": 9.0, "room_by": None, "stop_for": None} | columns
+    )
 
 
 def kernel(session_id: str, attempt: int, rank: int, **columns: Any) -> dict[str, Any]:
@@ -176,6 +178,7 @@ BROKEN = {
     "kept for who is held": ("AL8", put("session", WAIT, wanted="hold")),
     "kept and not expected": ("AL8", put("session", WAIT, room_by=None)),
     "still making room": ("AL8", put("session", RUN, room_by=20.0)),
+    "has room to move to, and was not stopped": ("AL8", put("session", RUN, room_by=20.0, stop_for="preempted")),
     "preempted twice": (
         "AL8",
         lambda tables: [put("event", {"session": "run", "seq": seq}, fact="preempted")(tables) for seq in (9, 10)],

@@ -149,6 +149,16 @@ class ReservationIn(Body):
     reason: Text = ""
 
 
+class DefragmentIn(Body):
+    """Whom moves are to make room for, and how many: as with the plan."""
+
+    moves: int = Field(10, ge=1, le=1000)
+    moves_per_goal: int = Field(3, ge=1, le=100)
+    gpus: int = Field(0, ge=0, le=1024)
+    count: int = Field(1, ge=1, le=1000)
+    group: Name | None = None
+
+
 class QuotaIn(Body):
     """A quota as a whole: whom it is about (`*` is each one by himself), and what they may hold at once, how many of
     their sessions may run and wait, how long one may take. What is left out is not limited. `version`: set it only

@@ -143,6 +143,10 @@ def defragmentation(asked: Mapping[str, int | str | None]) -> Call:
     return get(f"{API}/defragmentation", {name: str(value) for name, value in asked.items() if value is not None})
 
 
+def defragment(asked: Mapping[str, int | str | None]) -> Call:
+    return _post(f"{API}/defragmentation", asked, None)
+
+
 def reservations(every: bool) -> Call:
     return get(f"{API}/reservations", {"every": "true"} if every else None)
 

@@ -27,9 +27,25 @@ class Won(TypedDict):
     moves: int
 
 
+class RefusedMoves(TypedDict):
+    """Why no move for this goal has begun."""
+
+    goal: str
+    code: str
+    message: str
+
+
 class Defragmentation(TypedDict):
     """`moves` in the order in which they would be made; `given_up` are goals that so many moves make no room for."""
 
     moves: list[Move]
     won: list[Won]
     given_up: list[str]
+
+
+class CarriedOut(TypedDict):
+    """`plan` as it was when it was carried out; `begun` are the sessions that were asked to stop."""
+
+    plan: Defragmentation
+    begun: list[str]
+    refused: list[RefusedMoves]

@@ -14,7 +14,7 @@ import httpx
 from corral.client import calls, host, shapes
 from corral.client.ahead import Reservation
 from corral.client.calls import Call
-from corral.client.clearing import Defragmentation
+from corral.client.clearing import CarriedOut, Defragmentation
 from corral.client.config import Connection, resolve
 from corral.client.errors import AnsweredNotFound
 from corral.client.following import PATIENCE_S, Followed, FollowedEvents, FollowedLog, LogChunk, OnRetry, Patience
@@ -242,6 +242,13 @@ class Client:
         """Who would have to move so that those that wait, and so many GPUs of one node, find room. Nobody is moved."""
         asked = {"moves": moves, "moves_per_goal": moves_per_goal, "gpus": gpus, "count": count, "group": group}
         return self._ask(calls.defragmentation(asked))
+
+    def defragment(
+        self, *, moves: int = 10, moves_per_goal: int = 3, gpus: int = 0, count: int = 1, group: str | None = None
+    ) -> CarriedOut:
+        """Plan, and have those move: each is stopped, and goes on in room that is kept for it."""
+        asked = {"moves": moves, "moves_per_goal": moves_per_goal, "gpus": gpus, "count": count, "group": group}
+        return self._ask(calls.defragment(asked))
 
     def reservations(self, every: bool = False) -> list[Reservation]:
         """Those that are not over, soonest first; `every`: all that were ever made, newest first."""

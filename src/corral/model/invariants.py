@@ -36,6 +36,7 @@ TABLES: Final = (
     "domain",
 )
 PREEMPTED: Final = "preempted"  # the line in the history of one that makes way
+MOVING: Final = "moving"  # … and goes on elsewhere, in room that is kept for it
 
 
 class Violation(NamedTuple):
@@ -320,18 +321,25 @@ def _held_is_what_lives(view: _View) -> Iterator[Violation]:
 def _room_is_kept_for_who_waits(view: _View) -> Iterator[Violation]:
     for pin in view.pins:
         session = view.sessions.get(pin["owner"])
-        waits = session is not None and (session["phase"], session["wanted"]) == (Phase.PENDING, "run")
+        waits = session is not None and (
+            _moves(session) or (session["phase"], session["wanted"]) == (Phase.PENDING, "run")
+        )
         if session is None or not waits or session["room_by"] is None:
             subject = f"{pin['token']}/{pin['device']}"
             yield Violation("AL8", subject, f"kept for {pin['owner']}, which does not wait for it")
     for id_, session in view.sessions.items():
-        if session["room_by"] is not None and session["phase"] != Phase.PENDING:
+        if session["room_by"] is not None and session["phase"] != Phase.PENDING and not _moves(session):
             yield Violation("AL8", id_, f"{session['phase']}, and room is still being made for it")
+
+
+def _moves(session: Row) -> bool:
+    """Whether it stops, to go on in room that is kept for it already."""
+    return session["phase"] == Phase.STOPPING and session["stop_for"] == PREEMPTED and session["room_by"] is not None
 
 
 def _nobody_makes_way_twice(view: _View) -> Iterator[Violation]:
     for id_, events in view.events.items():
-        stops = [event for event in events if event["fact"] == PREEMPTED]
+        stops = [event for event in events if event["fact"] in (PREEMPTED, MOVING)]
         if len({event["attempt"] for event in stops}) < len(stops):
             yield Violation("AL8", id_, "one attempt of it was preempted twice")
         for event in stops:

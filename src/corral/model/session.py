@@ -152,8 +152,9 @@ class Session(NamedTuple):
     `failures` counts attempts that ended by the user's own fault, `infra_failures` those that did not; only the first
     are charged to `retries`. `next_check_at` is when the reconciler looks even if nothing happens (SE5).
 
-    `preemptions` counts how often it was asked to make way, `preempted_for` names for whom just now; `room_by` is of one
-    that others make way for: until then room is being made, and nobody else is stopped for it (docs/protocol.md 15).
+    `preemptions` counts how often it was asked to make way, `preempted_for` names for whom just now; `room_by` is of
+    one that others make way for: until then room is being made, and nobody else is stopped for it (docs/protocol.md
+    15). One that stops and has it goes on in room that is kept for it already.
     """
 
     id: str

@@ -325,6 +325,7 @@ def _stopped_for(session: Session, why: StopFor) -> Verdict:
     """It goes back in the queue, unless others took its place and it may not run twice."""
     again = session.spec.requeue or why is not StopFor.PREEMPTED
     what = f"preempted for {session.preempted_for}" if session.preempted_for is not None else "stopped"
+    what = "asked to go on elsewhere" if session.room_by is not None else what
     reason = Why(why.value, f"{what} and put back in the queue" if again else f"{what}; it was not to be queued again")
     return Verdict(Outcome.FAILED, ExitClass.PREEMPTED, 1, reason, requeue=again)
 

@@ -91,6 +91,8 @@ def _go(order: Order, nodes: Mapping[str, Node]) -> wire.Go | None:
 
 
 def _why(session: Session) -> str:
+    if session.room_by is not None:
+        return "it is to go on elsewhere, so that others find room; checkpoint, and exit with 85"
     if session.preempted_for is not None:
         return f"preempted for session {session.preempted_for}; checkpoint, and exit with 85"
     return "the control plane stops this attempt"

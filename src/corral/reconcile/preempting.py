@@ -41,7 +41,7 @@ def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
         tx.hint(PLACE)
         return False
     room_by = tx.now + max(victim.spec.grace_s for victim in victims) + ROOM_MARGIN_S
-    changes = [_claiming(claimant, victims, room_by, by), *(_going(victim, claimant, by) for victim in victims)]
+    changes = [claiming(claimant, victims, room_by, by), *(_going(victim, claimant, by) for victim in victims)]
     if len(tx.write(changes, by)) < len(changes):
         raise Refused("moved_meanwhile", f"session {claimant.id}, or one to be stopped for it, moved while locked")
     tx.keep_pins(claimant.id, room_by + PIN_S)
@@ -75,7 +75,8 @@ def _asked_for(tx: Tx, group: str) -> bool:
     return preempts(found) and not found.paused
 
 
-def _claiming(claimant: Session, victims: Sequence[Session], room_by: float, by: str) -> Change:
+def claiming(claimant: Session, victims: Sequence[Session], room_by: float, by: str) -> Change:
+    """It is told that these stop for it."""
     detail = {"victims": [victim.id for victim in victims], "room_by": room_by}
     entry = Entry("preempting", claimant.phase, claimant.phase, claimant.attempt, by, detail)
     return change_of(claimant, claimant._replace(room_by=room_by), entry)

@@ -67,8 +67,8 @@ def _carry_out(tx: Tx, decisions: Sequence[Decision], by: str) -> list[Session]:
     tx.ask_stop([token for decision in mine for token in decision.stop])
     tx.release_barrier([token for decision in mine for token in decision.go])
     freed = [decision.change.before for decision in mine if Effect.GIVE_ROOM_BACK in decision.effects]
-    gone = [decision.change.before for decision in mine if Effect.DROP_PINS in decision.effects]
-    tx.drop_pins([session.id for session in gone if session.room_by is not None])
+    over = [one.change for one in mine if Effect.DROP_PINS in one.effects or one.change.after.phase is Phase.ENDED]
+    tx.drop_pins([change.before.id for change in over if change.before.room_by is not None])
     tx.give_room_back([(session.id, session.attempt) for session in freed], _kept(tx, freed))
     if freed or any(decision.change.after.phase in (Phase.PENDING, Phase.ENDED) for decision in mine):
         tx.hint(PLACE)  # there is room, one waits again, or others waited for this end

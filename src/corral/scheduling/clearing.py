@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from corral.model.node import Device, Node
+from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.scheduling.contention import Contender, Places, copied
 from corral.scheduling.defragment import Defragmentation, Goal, Move, defragment
@@ -98,7 +98,8 @@ def _waiting(snapshot: Snapshot, group: str | None) -> Iterator[Goal]:
     admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
     refusals: dict[str, tuple[Refusal, ...]] = {}
     for one, _ in ordered(snapshot, refusals):
-        if group in (None, one.shape.group) and not admission.refusals(one):
+        awaited = one.room_by is not None and one.room_by > snapshot.now  # others stop for it already
+        if group in (None, one.shape.group) and not awaited and not admission.refusals(one):
             yield Goal(one.id, one.shape)
 
 
@@ -110,9 +111,10 @@ def _room(wanted: Wanted) -> Iterator[Goal]:
 
 def _contender(one: Running, snapshot: Snapshot) -> Contender:
     """Less is moved rather than more, of equal ones whoever came last."""
-    group = snapshot.groups.get(one.group)
-    as_group = group is not None and group_options(group)["preemptible"] == "yes"
-    may = as_group if one.preemptible is None else one.preemptible
+    options = group_options(snapshot.groups.get(one.group) or ResourceGroup(one.group))
+    may = options["preemptible"] == "yes" if one.preemptible is None else one.preemptible
+    may &= one.preemptions < options["preemption_budget"]
+    may &= (one.started_at or snapshot.now) + options["preemption_min_runtime"] <= snapshot.now
     moves = may and one.started_at is not None and not one.stopping and one.shape.group in (None, one.group)
     held = sum(grant.share_milli for rank in one.ranks for grant in rank.grants)
     held += sum(rank.cpu_milli for rank in one.ranks) / WHOLE_GPU_MILLI

@@ -7,13 +7,14 @@ last word.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from corral.model.node import Holding
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.model.session import Certificate, FactKind, Kernel, KernelFact, parse_token
 from corral.ports import NOTHING_KEPT, Keep, Placement, node_channel
+from corral.scheduling.places import RankPlace
 from corral.store import pin_sql, sql
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
@@ -37,12 +38,14 @@ class KernelWrites(Writes):
         epochs = {kernel.node: kernel.node_epoch for kernel in kernels}
         if any(epochs[kernel.node] != kernel.node_epoch for kernel in kernels):
             raise Conflict("kernels of two epochs of one node cannot be placed together")
-        on_nodes, on_devices = _sums(
-            (one.node, one.device, one.cpu_milli, one.memory_mib, one.share_milli, one.vram_mib) for one in held
-        )
+        parts = ((one.node, one.device, one.cpu_milli, one.memory_mib, one.share_milli, one.vram_mib) for one in held)
+        self._use(parts, epochs)
+        self._forget(placement.session.id for placement in placements)
+
+    def _use(self, parts: Iterable[Sequence[Any]], epochs: Mapping[str, int]) -> None:
+        on_nodes, on_devices = _sums(parts)
         self._all(sql.USE_NODE, [row | {"epoch": epochs[row["node"]]} for row in on_nodes])
         self._all(sql.USE_DEVICE, on_devices)
-        self._forget(placement.session.id for placement in placements)
 
     def hold_more(self, kernel: Kernel, cpu_milli: int, memory_mib: int) -> None:
         grown = {"cpu_milli": cpu_milli, "memory_mib": memory_mib}
@@ -57,6 +60,11 @@ class KernelWrites(Writes):
             raise Conflict(f"not each of {len(attempts)} attempts holds what it is to give back: {attempts[0]} …")
         self._all(pin_sql.ADD_PIN, [_pin_row(row, kept[row[0]]) for row in released if row[0] in kept])
         self._free(row[2:8] for row in released if row[0] not in kept)
+
+    def pin(self, owner: str, places: Mapping[str, RankPlace], until: float) -> None:
+        keep, parts = Keep(owner, until), [part for token, place in places.items() for part in _parts(token, place)]
+        self._all(pin_sql.ADD_PIN, [_pin_row(part, keep) for part in parts])
+        self._use((part[2:8] for part in parts), {place.node: place.epoch for place in places.values()})
 
     def keep_pins(self, owner: str, until: float) -> None:
         self._run(pin_sql.KEEP_PINS, owner=owner, until=until)
@@ -190,6 +198,13 @@ def _pin_row(row: Sequence[Any], keep: Keep) -> dict[str, Any]:
     amounts = dict(zip(("cpu_milli", "memory_mib", "share_milli", "vram_mib"), row[4:8], strict=True))
     named = {"token": row[8], "device": row[3], "node": row[2], "owner": keep.owner, "until": keep.until}
     return amounts | named
+
+
+def _parts(token: str, place: RankPlace) -> Iterator[Sequence[Any]]:
+    """Room that is not held yet, as the rows of a holding would be read."""
+    yield ("", 0, place.node, "", place.cpu_milli, place.memory_mib, 0, 0, token)
+    for grant in place.grants:
+        yield ("", 0, place.node, grant.uuid, 0, 0, grant.share_milli, grant.vram_mib, token)
 
 
 def _kernel_row(kernel: Kernel, now: float, by: str) -> dict[str, Any]:

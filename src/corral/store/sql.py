@@ -415,7 +415,7 @@ DROP_OLD_OPERATIONS = "DELETE FROM operation WHERE at < :before"
 # What model.invariants looks at, by table.
 LEDGER = {
     "session": """SELECT id, owner, project, phase, attempt, seq, wanted, outcome, exit_class, ended_at,
-                  next_check_at, room_by, ordinal, in_array, after_open FROM session""",
+                  next_check_at, room_by, stop_for, ordinal, in_array, after_open FROM session""",
     "attempt": "SELECT session, attempt, grp, live, ended_at FROM attempt",
     "kernel": """SELECT token, session, attempt, rank, node, node_epoch, claimed_version, ready_at, result_at,
                  certificate FROM kernel""",

@@ -1,22 +1,21 @@
-"""Defragmenting, for administrators: who would have to move where so that those that wait find room. Only a plan:
-nobody is stopped by asking."""
+"""Defragmenting, for administrators: who would have to move where so that those that wait find room, as a plan to look
+at (GET: nobody is stopped by asking), and carried out (POST)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
-from fastapi import Query, Response
+from fastapi import Body, Query, Response
 
 from corral.api.context import Here
+from corral.api.inputs import DefragmentIn
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Policy, allow, routes
-from corral.model.faults import NotFound
-from corral.ports import Reads
-from corral.reconcile.placement import PER_SHAPE
-from corral.scheduling.clearing import ROOM, Wanted, plan_moves
+from corral.reconcile.defragmenting import carry_out, look
+from corral.scheduling.clearing import ROOM, Wanted
+from corral.scheduling.defragment import Defragmentation
 from corral.scheduling.places import RankPlace
 
 router = routes("defragmentation")
@@ -53,6 +52,22 @@ class DefragmentationView(msgspec.Struct):
     given_up: list[str]
 
 
+class RefusedView(msgspec.Struct):
+    """Why no move for this goal has begun."""
+
+    goal: str
+    code: str
+    message: str
+
+
+class CarriedOutView(msgspec.Struct):
+    """`plan` as it was when it was carried out; `begun` are the sessions that were asked to stop."""
+
+    plan: DefragmentationView
+    begun: list[str]
+    refused: list[RefusedView]
+
+
 @router.get("/api/v1/defragmentation", responses=json_of(DefragmentationView))
 @allow(Policy.ADMIN)
 async def defragmentation(
@@ -67,14 +82,22 @@ async def defragmentation(
     """Who would have to move, few and in order, each into room that is free before it goes."""
     del asking
     wanted = Wanted(moves, moves_per_goal, gpus, count, group)
-    return respond(await here.store.read("defragmentation", lambda reads: _look(reads, wanted)))
+    _, found = await here.store.read("defragmentation", lambda reads: look(reads, wanted))
+    return respond(_view(found))
 
 
-def _look(reads: Reads, wanted: Wanted) -> DefragmentationView:
-    snapshot = reads.snapshot(PER_SHAPE)
-    if wanted.group is not None and wanted.group not in snapshot.groups:
-        raise NotFound("group_unknown", f"there is no resource group {wanted.group[:80]!r}", subject=wanted.group[:80])
-    found = plan_moves(replace(snapshot, running=reads.running(sorted(snapshot.groups))), wanted)
+@router.post("/api/v1/defragmentation", responses=json_of(CarriedOutView))
+@allow(Policy.ADMIN)
+async def defragment(here: Here, asking: Asking, asked: Annotated[DefragmentIn, Body()]) -> Response:
+    """Plan anew, and ask those to stop that have to move: each goes on in room that is kept for it. Of each goal's
+    moves all begin or none."""
+    wanted = Wanted(asked.moves, asked.moves_per_goal, asked.gpus, asked.count, asked.group)
+    done = await carry_out(here.store, wanted, asking.by)
+    refused = [RefusedView(goal, fault.code, fault.message) for goal, fault in done.refused.items()]
+    return respond(CarriedOutView(_view(done.found), [move.id for move in done.begun], refused))
+
+
+def _view(found: Defragmentation) -> DefragmentationView:
     return DefragmentationView(
         [MoveView(move.id, _places(move.here), _places(move.there), move.goal) for move in found.moves],
         [

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from corral.cli import exits
 from corral.cli.tables import table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import TOLD, option, verb
@@ -19,17 +20,31 @@ from corral.cli.verbs import TOLD, option, verb
     option("--moves", type=click.IntRange(1), default=10, metavar="N", help="At most so many moves (10)."),
     option("--moves-per-goal", type=click.IntRange(1), default=3, metavar="N", help="Of them for one goal (3)."),
     option("--group", metavar="NAME", help="For this resource group's sessions alone, on its nodes."),
+    option("--run", is_flag=True, help="Have them move: they are stopped, and go on there."),
     formats=TOLD,
 )  # fmt: skip
-def defragment(terminal: Terminal, gpus: int, count: int, moves: int, moves_per_goal: int, group: str | None) -> None:
-    """Show which sessions would have to move, and where to, so that those that wait find room. Moves nobody."""
-    found = terminal.client.defragmentation(
-        moves=moves, moves_per_goal=moves_per_goal, gpus=gpus, count=count, group=group
-    )
-    if terminal.as_json:
-        terminal.print_json(found)
+def defragment(terminal: Terminal, run: bool, **asked: Any) -> int:
+    """Show which sessions would have to move, and where to, so that those that wait find room. Without --run nobody is
+    moved."""
+    if run:
+        done = terminal.client.defragment(**asked)
+        answer, shown, code = done, show_done(done), exits.REFUSED if done["refused"] else 0
     else:
-        terminal.print(_show(found))
+        answer = terminal.client.defragmentation(**asked)
+        shown, code = _show(answer), 0
+    if terminal.as_json:
+        terminal.print_json(answer)
+    else:
+        terminal.print(shown)
+    return code
+
+
+def show_done(done: Mapping[str, Any]) -> str:
+    parts = [_show(done["plan"])]
+    if done["begun"]:
+        parts.append(f"Asked to move: {', '.join(done['begun'])}")
+    parts += [f"No move for {one['goal']} has begun ({one['code']}): {one['message']}" for one in done["refused"]]
+    return "\n\n".join(parts)
 
 
 def _show(found: Mapping[str, Any]) -> str:

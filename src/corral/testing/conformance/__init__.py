@@ -16,6 +16,7 @@ from corral.testing.conformance.store_ahead import AheadRules
 from corral.testing.conformance.store_arrays import ArrayRules
 from corral.testing.conformance.store_dependencies import DependencyRules
 from corral.testing.conformance.store_groups import GroupRules
+from corral.testing.conformance.store_moving import MovingRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_picture import PictureRules
 from corral.testing.conformance.store_preemption import PreemptionRules
@@ -39,6 +40,7 @@ class StoreConformance(
     DependencyRules,
     ArrayRules,
     PreemptionRules,
+    MovingRules,
     QuotaRules,
     RaceRules,
     TurnRules,
