@@ -1,6 +1,9 @@
 """Several managers and one quota at the same moment, on one PostgreSQL: never above it, never in each other's way."""
 
 import asyncio
+import threading
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +20,9 @@ from tests.store.test_postgres_races import at_once, sound, stores, threads  # n
 
 ROUNDS = 12
 ADMIN = "user:admin"
+WAITS = """
+SELECT 1 FROM pg_locks w JOIN pg_locks l ON l.pid = w.pid JOIN pg_database d ON d.oid = l.database
+WHERE NOT w.granted AND d.datname = current_database()"""
 
 
 def put(store: PostgresStore, quota: Quota) -> None:
@@ -169,3 +175,38 @@ def test_who_is_placed_while_what_is_held_is_added_up_disturbs_nobody(stores: li
 
     assert [one.amounts.cpu_milli for one in asyncio.run(stores[0].tx("look", look))] == [1000]
     assert held(stores[2]) == 1
+
+
+def test_an_array_and_whoever_places_under_one_quota_do_not_wait_for_each_other(
+    stores: list[PostgresStore],  # noqa: F811
+    threads: ThreadPoolExecutor,  # noqa: F811
+) -> None:
+    """Placing holds sessions before the quota and writes them after it; an array's submit keeps the others out first."""
+    put(stores[0], Quota("few", owner="ann", limits={"waiting": 50}))
+    (id_,) = asyncio.run(Play(stores[0]).submit(spec()))
+    tries: Counter[str] = Counter()
+    has_session = threading.Event()
+
+    def place(tx: Tx) -> None:
+        tries["place"] += 1
+        tx.lock((), [id_])
+        tx.lock_quotas(["few"])
+        has_session.set()
+        deadline = time.monotonic() + 20
+        while not tx._rows(WAITS) and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            pass
+        tx.note_refusals({id_: "[]"})
+
+    def submit(tx: Tx) -> None:
+        tries["submit"] += 1
+        intents.submit_all(tx, [new_session(spec(array="1-9"))], "user:ann")
+
+    async def placing() -> None:
+        await stores[1].tx("place", place)
+
+    async def submitting() -> None:
+        assert await asyncio.to_thread(has_session.wait, 20)
+        await stores[2].tx("submit", submit)
+
+    at_once(threads, placing, submitting)
+    assert tries == {"place": 1, "submit": 1}

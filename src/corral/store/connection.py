@@ -136,7 +136,8 @@ class PostgresConnection:
         return self._events
 
     def lock_submits(self) -> None:
-        self.raw.execute("LOCK TABLE session IN SHARE ROW EXCLUSIVE MODE")
+        # Also before whoever has locked rows and is yet to write them: that one may hold a quota that is wanted next.
+        self.raw.execute("LOCK TABLE session IN EXCLUSIVE MODE")
 
     def take_ordinals(self, count: int) -> int:
         first = self.rows("SELECT nextval(pg_get_serial_sequence('session', 'ordinal'))")[0][0]
