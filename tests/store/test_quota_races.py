@@ -181,7 +181,7 @@ def test_an_array_and_whoever_places_under_one_quota_do_not_wait_for_each_other(
     stores: list[PostgresStore],  # noqa: F811
     threads: ThreadPoolExecutor,  # noqa: F811
 ) -> None:
-    """Placing holds sessions before the quota and writes them after it; an array's submit keeps the others out first."""
+    """Placing holds sessions before the quota and writes them after it; an array keeps the others out first."""
     put(stores[0], Quota("few", owner="ann", limits={"waiting": 50}))
     (id_,) = asyncio.run(Play(stores[0]).submit(spec()))
     tries: Counter[str] = Counter()

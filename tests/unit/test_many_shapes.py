@@ -1,13 +1,16 @@
 """Very many distinct requests: a pass sees some of those that fit nowhere, all in turn, and memory is bounded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from corral.model.node import Node, NodeState, ResourceGroup
+from corral.model.quota import Quota, Quotas
 from corral.model.resources import Resources
 from corral.scheduling import fleet as fleet_module
 from corral.scheduling import picture as picture_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
+from corral.scheduling.line import MOST_CHOSEN, Line
 from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
@@ -126,7 +129,66 @@ def test_a_pass_of_which_nothing_came_is_not_made_again_for_nothing() -> None:
     assert not picture.is_settled, "the groups are others"
 
 
-def test_while_passes_place_some_each_sees_the_oldest_and_none_is_forgotten(monkeypatch) -> None:
+def test_the_first_of_every_line_is_seen_whoever_waits_longer_elsewhere(monkeypatch) -> None:
+    monkeypatch.setattr(picture_module, "MOST_HOPELESS", 10)
+    groups = {name: ResourceGroup(name, options={"backfill": "none"}) for name in ("default", "g")}
+    line = [(waits(number, a_shape(9000 + number)), 0.0) for number in range(60)]
+    line += [(waits(60 + number, replace(a_shape(9000 + number), group=None)), 0.0) for number in range(30)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), line), 0.0)
+    for number in range(6):
+        picture.merge(Changed(MARK, False), float(number))
+        waiting, last_read = picture.line(groups)
+        cycle(Snapshot(0.0, picture.nodes, picture.devices, waiting, groups, last_read), fleet=picture.fleet)
+        assert {"s0", "s60"} <= {one.id for one in waiting}
+
+
+def test_who_asks_for_another_time_is_seen_where_quotas_are_about_time() -> None:
+    """Of one shape that fits nowhere the oldest may take too long for a quota, and then is not the first in line."""
+    quotas = Quotas((Quota("short", owner="ann", limits={"time_limit_s": 60}),))
+    line = [waits(number, a_shape(9000))._replace(time_limit_s=limit) for number, limit in enumerate((None, None, 50))]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [(one, 0.0) for one in line]), 0.0)
+    a_pass(picture, 0.0)
+    assert [one.id for one in picture.line(GROUPS)[0]] == ["s0"]
+    assert [one.id for one in picture.line(GROUPS, (), quotas)[0]] == ["s0", "s2"]
+
+
+def test_a_paused_home_group_says_still_who_comes_first_of_those_that_name_none() -> None:
+    groups = {"default": ResourceGroup("default", "lifo", paused=True), "g": GROUPS["g"]}
+    line = [waits(number, replace(a_shape(9000), group=None)) for number in range(3)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [(one, 0.0) for one in line]), 0.0)
+    seen, _ = picture.line(groups)
+    cycle(Snapshot(0.0, picture.nodes, picture.devices, seen, groups), fleet=picture.fleet)
+    assert {one.id for one in picture.line(groups)[0]} == {"s0", "s2"}
+
+
+def test_what_may_begin_later_is_no_news_when_it_is_told_again() -> None:
+    later = [(waits(number, a_shape(9000)), 100.0) for number in range(3)]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [*later, (waits(9, a_shape(9000)), 0.0)]), 0.0)
+    a_pass(picture, 0.0)
+    picture.settle()
+    for now in (1.0, 2.0):
+        picture.merge(Changed(MARK, False, waiting=later), now)
+        assert picture.line(GROUPS) and picture.is_settled
+    picture.merge(Changed(MARK, False, waiting=[(one, 50.0) for one, _ in later]), 3.0)
+    picture.merge(Changed(MARK, False), 51.0)
+    assert len(picture.waiting) == 4, "another time is news"
+
+
+def test_what_a_line_remembers_is_bounded() -> None:
+    line = Line()
+    for number in range(50):
+        line.add(waits(number, a_shape(1)))
+    for count in range(1, 40):
+        assert len(line.first(frozenset(), count)) == count
+    assert len(line._chosen) <= MOST_CHOSEN
+
+
+def test_while_passes_place_many_each_sees_the_oldest_and_none_is_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(picture_module, "MANY_PLACED", 2)
     monkeypatch.setattr(picture_module, "MOST_OLDEST", 4)
     nodes = [a_node(f"n{number}", cpus=64) for number in range(2)]
     line = [waits(number, a_shape(1000 + number % 3)) for number in range(40)]
@@ -134,12 +196,15 @@ def test_while_passes_place_some_each_sees_the_oldest_and_none_is_forgotten(monk
     picture.merge(Changed(MARK, True, nodes, (), [(one, 0.0) for one in line]), 0.0)
     assert len(picture.line(GROUPS)[0]) == 40, "nothing was placed yet: whoever may be passed over is not known"
 
-    others = Running("r", 99, 1, 2, "g", "ann", "default", 0, a_shape(1), (), 0.0)
-    picture.merge(Changed(MARK, False, running=[others]), 1.0)
+    others = [Running(f"r{one}", one, 1, 2, "g", "ann", "default", 0, a_shape(1), (), 0.0) for one in (98, 99)]
+    picture.merge(Changed(MARK, False, running=others), 1.0)
+    assert len(picture.line(GROUPS)[0]) == 40, "others moved: nobody here was placed"
+    mine = [one._replace(id=f"s{number}", ordinal=number) for number, one in zip((38, 39), others, strict=True)]
+    picture.merge(Changed(MARK, False, running=mine), 1.0)
     waiting, last_read = picture.line(GROUPS)
     assert ([one.id for one in waiting], last_read) == (["s0", "s1", "s2", "s3"], ["s4"])
     seen = Snapshot(1.0, picture.nodes, picture.devices, waiting, GROUPS, last_read)
     plan = cycle(seen, fleet=picture.fleet)
     assert len(plan.placements) == 4 and plan.more
     picture.merge(Changed(MARK, False), 2.0)
-    assert len(picture.line(GROUPS)[0]) == 40, "nothing more was placed: all are looked at"
+    assert len(picture.line(GROUPS)[0]) == 38, "nothing more was placed: all are looked at"

@@ -11,6 +11,7 @@ from itertools import islice
 from corral.scheduling.policies.order import Need
 from corral.scheduling.snapshot import Waiting
 
+MOST_CHOSEN = 4  # answers that are remembered, for as many questions; how many are asked for changes with the room
 PARTS = frozenset({Need.OWNER, Need.PROJECT, Need.PRIORITY})
 
 
@@ -43,6 +44,8 @@ class Line:
         key = (needs, count, by_limit)
         chosen = self._chosen.get(key)
         if chosen is None:
+            if len(self._chosen) >= MOST_CHOSEN:
+                self._chosen.clear()
             found = {one.ordinal: one for one in self._first(*key)}
             chosen = self._chosen[key] = [found[ordinal] for ordinal in sorted(found)]
         return chosen

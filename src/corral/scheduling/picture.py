@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
 from corral.model.node import Device, Node, ResourceGroup
-from corral.model.quota import NO_QUOTAS, Quotas
+from corral.model.quota import NO_QUOTAS, TIME, Quotas
 from corral.scheduling.cycle import MAX_PLACEMENTS
 from corral.scheduling.demand import Expected
 from corral.scheduling.fleet import Fleet
@@ -32,6 +33,7 @@ from corral.scheduling.snapshot import Running, Shape, Waiting
 from corral.scheduling.telling import Told
 
 MOST_OLDEST = 4 * MAX_PLACEMENTS
+MANY_PLACED = MAX_PLACEMENTS // 2
 MOST_HOPELESS = 1000  # shapes that fit nowhere, of which the first is shown in each pass
 QUIET_S = 4.0
 _Hopeless = tuple[Shape, Sequence[Waiting]]
@@ -85,7 +87,7 @@ class Picture:
         self._now = 0.0
         self._fleet: Fleet | None = None
         self._stale: set[str] = set()  # nodes that changed since the fleet heard of them
-        self._flows = False  # something was placed since the last pass
+        self._flows = False  # so many were placed since the last pass that there is no end to it yet
         self._version = 0  # raised with each change
         self._asked: tuple[object, ...] = ()  # what the last line hangs on beside
         self._shown: tuple[list[Waiting], list[str]] = ([], [])
@@ -107,7 +109,7 @@ class Picture:
         if changed.nodes or changed.waiting or changed.running or changed.gone:
             self._version += 1
             self._running_shown = None
-        self._flows = len(changed.running) > 0
+        self._flows = sum(one.id in self._standing for one in changed.running) >= MANY_PLACED
         self._merge_nodes(changed)
         for one in changed.running:
             self._leave(one.id, is_over=False)
@@ -129,10 +131,14 @@ class Picture:
             told.whole,
             nodes,
             [one for node in nodes for one in devices[node.name]],
-            [(one, not_before) for one, not_before in told.waiting if self._standing.get(one.id) != one],
+            [(one, not_before) for one, not_before in told.waiting if not self._knows_waiting(one, not_before)],
             [one for one in told.running if self._running.get(one.id) != one],
             [id_ for id_ in told.gone if id_ in self._standing or id_ in self._running or id_ in self._opens],
         )
+
+    def _knows_waiting(self, one: Waiting, not_before: float) -> bool:
+        opens, later = self._opens.get(one.id, (0.0, None))
+        return opens == not_before and one in (self._standing.get(one.id), later)
 
     def _knows(self, node: Node, devices: Sequence[Device]) -> bool:
         known = self._nodes.get(node.name)
@@ -289,7 +295,8 @@ class Picture:
         self, fleet: Fleet, groups: Mapping[str, ResourceGroup], also: Iterable[str], quotas: Quotas, reserved: bool
     ) -> tuple[list[Waiting], list[str]]:
         usable = standing_of(groups.values()).usable
-        home = home_of(usable)
+        home = home_of(groups)
+        timed = any(TIME in quota.limits for quota in quotas.listed)
         views = {name: _View.of(group) for name, group in groups.items()}
         found: list[Iterable[Waiting]] = []
         last_read: list[str] = []
@@ -306,7 +313,8 @@ class Picture:
                 continue
             needs = view.needs | WHOSE if quotas.listed or (most and reserved) else view.needs
             count = most + view.depth  # whoever finds the room taken is told so
-            chosen = line.first(needs, count, by_limit=most > 0 and (view.looks_ahead or reserved))
+            by_limit = timed or (most > 0 and (view.looks_ahead or reserved))
+            chosen = line.first(needs, count, by_limit=by_limit)
             if most and len(chosen) < len(line.members):
                 last_read.append(line.members[count - 1].id)
             if not view.by_age:
@@ -315,7 +323,7 @@ class Picture:
                 fitting.append(chosen)
             else:
                 hopeless.append((shape, chosen))
-        found += self._in_turn(hopeless, last_read)
+        found += self._in_turn(hopeless, last_read, home)
         found += self._oldest(fitting, last_read)
         found.append([one for id_ in also if (one := self._standing.get(id_)) is not None])
         by_ordinal = {one.ordinal: one for one in chain.from_iterable(found)}
@@ -330,23 +338,31 @@ class Picture:
         last_read.append(next(merged).id)
         return [oldest]
 
-    def _in_turn(
-        self, hopeless: list[tuple[Shape, Sequence[Waiting]]], last_read: list[str]
-    ) -> list[Sequence[Waiting]]:
-        """Of so many shapes that fit nowhere, those whose first has waited longest, and the others by turns, so that
-        all are told why."""
+    def _in_turn(self, hopeless: list[_Hopeless], last_read: list[str], home: str | None) -> list[Sequence[Waiting]]:
+        """Of so many shapes that fit nowhere, those in each line whose first has waited longest, and the others by
+        turns, so that all are told why."""
         if len(hopeless) <= 2 * MOST_HOPELESS:
             self._shown_at.clear()
             return [chosen for _, chosen in hopeless]
         hopeless.sort(key=lambda pair: pair[1][0].ordinal)
-        rest = sorted(hopeless[MOST_HOPELESS:], key=lambda pair: self._shown_at.get(pair[0], -1.0))
+        front, rest = _parted(hopeless, home)
+        rest.sort(key=lambda pair: self._shown_at.get(pair[0], -1.0))
         turn = rest[:MOST_HOPELESS]
         self._shown_at = {shape: at for shape, _ in rest if (at := self._shown_at.get(shape)) is not None}
         self._shown_at.update((shape, self._now) for shape, _ in turn)
-        following, line = rest[MOST_HOPELESS]
-        if following not in self._shown_at:
-            last_read.append(line[0].id)  # there is another pass for those who were never shown
-        return [chosen for _, chosen in (*hopeless[:MOST_HOPELESS], *turn)]
+        unseen = [line[0].id for shape, line in rest[MOST_HOPELESS:][:1] if shape not in self._shown_at]
+        last_read += unseen  # there is another pass for those who were never shown
+        return [chosen for _, chosen in (*front, *turn)]
+
+
+def _parted(hopeless: Sequence[_Hopeless], home: str | None) -> tuple[list[_Hopeless], list[_Hopeless]]:
+    """The first of each line, `MOST_HOPELESS` together, and all behind them."""
+    lines: defaultdict[str | None, list[_Hopeless]] = defaultdict(list)
+    for one in hopeless:
+        lines[one[0].group or home].append(one)
+    share = max(MOST_HOPELESS // len(lines), 1)
+    front = [one for line in lines.values() for one in line[:share]]
+    return front, [one for line in lines.values() for one in line[share:]]
 
 
 class _View(NamedTuple):
