@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from corral.model.array_invariants import array_went_on, check_arrays
 from corral.model.lifecycle import Fact, Phase, step
+from corral.model.pin_invariants import check_pins, check_stops
 from corral.model.quota_invariants import check_quotas
 from corral.model.resources import WHOLE_GPU_MILLI
 
@@ -35,8 +36,6 @@ TABLES: Final = (
     "quota",
     "domain",
 )
-PREEMPTED: Final = "preempted"  # the line in the history of one that makes way
-MOVING: Final = "moving"  # … and goes on elsewhere, in room that is kept for it
 
 
 class Violation(NamedTuple):
@@ -319,32 +318,11 @@ def _held_is_what_lives(view: _View) -> Iterator[Violation]:
 
 
 def _room_is_kept_for_who_waits(view: _View) -> Iterator[Violation]:
-    for pin in view.pins:
-        session = view.sessions.get(pin["owner"])
-        waits = session is not None and (
-            _moves(session) or (session["phase"], session["wanted"]) == (Phase.PENDING, "run")
-        )
-        if session is None or not waits or session["room_by"] is None:
-            subject = f"{pin['token']}/{pin['device']}"
-            yield Violation("AL8", subject, f"kept for {pin['owner']}, which does not wait for it")
-    for id_, session in view.sessions.items():
-        if session["room_by"] is not None and session["phase"] != Phase.PENDING and not _moves(session):
-            yield Violation("AL8", id_, f"{session['phase']}, and room is still being made for it")
-
-
-def _moves(session: Row) -> bool:
-    """Whether it stops, to go on in room that is kept for it already."""
-    return session["phase"] == Phase.STOPPING and session["stop_for"] == PREEMPTED and session["room_by"] is not None
+    yield from (Violation(*found) for found in check_pins(view.pins, view.sessions))
 
 
 def _nobody_makes_way_twice(view: _View) -> Iterator[Violation]:
-    for id_, events in view.events.items():
-        stops = [event for event in events if event["fact"] in (PREEMPTED, MOVING)]
-        if len({event["attempt"] for event in stops}) < len(stops):
-            yield Violation("AL8", id_, "one attempt of it was preempted twice")
-        for event in stops:
-            if event["source"] not in (Phase.PLACED, Phase.STARTING, Phase.RUNNING):
-                yield Violation("AL8", id_, f"it was preempted when it was {event['source']}")
+    yield from (Violation(*found) for found in check_stops(view.events))
 
 
 def _quotas_let_in_no_more(view: _View) -> Iterator[Violation]:

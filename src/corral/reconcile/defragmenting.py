@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from corral.model.faults import Fault, NotFound, Refused
-from corral.model.invariants import MOVING
 from corral.model.lifecycle import Phase
 from corral.model.node import Device
+from corral.model.pin_invariants import MOVING
 from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Reads, Store, Tx
 from corral.reconcile.preempting import ROOM_MARGIN_S, claiming, may_claim, may_go, told

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from corral import wire
 from corral.model.faults import Refused
-from corral.model.invariants import PREEMPTED
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.node import ResourceGroup
+from corral.model.pin_invariants import PREEMPTED
 from corral.model.session import Change, Entry, Session, StopFor
 from corral.ports import PLACE, Store, Tx
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from corral.model.faults import Refused
-from corral.model.invariants import MOVING
 from corral.model.lifecycle import ExitClass, Outcome, Phase
+from corral.model.pin_invariants import MOVING
 from corral.model.reservation import AskedReservation
 from corral.model.resources import GpuRequest
 from corral.model.session import Session, StopFor
@@ -163,11 +163,10 @@ class MovingRules:
         assert await scene.session(mover.id) == before, what
         assert (await pins(store), (await scene.session(scene.goal)).room_by) == ([], None), what
         assert await scene.play.violations() == []
-        match what:
-            case "paused":
-                await store.tx("resume", lambda tx: groups.resume(tx, "default", BY))
-            case "reserved":
-                await store.tx("free", lambda tx: reserving.delete(tx, "r", BY))
+        if what == "paused":
+            await store.tx("resume", lambda tx: groups.resume(tx, "default", BY))
+        elif what == "reserved":
+            await store.tx("free", lambda tx: reserving.delete(tx, "r", BY))
         await _cleared(scene)
         return scene.play
 

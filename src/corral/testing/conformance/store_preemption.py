@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from corral.model.invariants import PREEMPTED
 from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import ResourceGroup
+from corral.model.pin_invariants import PREEMPTED
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Result, Session, StopFor
 from corral.model.spec import SessionSpec
