@@ -196,6 +196,16 @@ def test_after_its_patience_nodes_are_kept_for_the_first_in_line() -> None:
     assert set(placed(patient)) == {"s1", "s2"}
 
 
+@pytest.mark.parametrize(("late_s", "starts"), [(60, True), (HOUR, False)])
+def test_nothing_is_planned_on_who_never_ends(late_s: int, starts: bool) -> None:
+    nodes = [a_node("n1", cpus=4), a_node("n2", cpus=4)]
+    ran = [running("stuck", NOW - late_s, on(nodes[0], 4)), running("r", None, on(nodes[1], 2))]
+    line = [waiting(0, a_spec(4), submitted_at=NOW - 2 * HOUR), waiting(1, a_spec(1))]
+    plan = cycle(picture(line, nodes, ran))
+    assert placed(plan) == ({"s1": ["n2"]} if starts else {}), "the first in line would wait for ever"
+    assert set(plan.planned) == ({"s0"} if starts else set())
+
+
 def test_who_could_not_start_on_empty_nodes_is_in_nobodys_way() -> None:
     node = a_node("n1", cpus=4)
     line = [waiting(0, a_spec(9), submitted_at=0.0), waiting(1, a_spec(4)), waiting(2, a_spec(1))]

@@ -27,10 +27,11 @@ from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.pool import Ints, Rows
 from corral.scheduling.reserving import reserved, usable_by
-from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 from corral.scheduling.standing import CODES, Codes
 
 LATE_S = 60.0  # how long who has outlived its known end is given each time
+TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
 Kind = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
 
 
@@ -181,8 +182,8 @@ class Heads:
             return
         ends: defaultdict[str, list[End]] = defaultdict(list)
         for one in self._snapshot.running:
-            if one.ends_at is not None:
-                ends[one.group].append(End(one.ends_at if one.ends_at > now else now + LATE_S, one.ranks))
+            if (at := _gives_back_at(one, now)) is not None:
+                ends[one.group].append(End(at, one.ranks))
         for placed in self._placed:
             if not math.isinf(until := until_s(placed.session, now)):
                 ends[placed.group].append(End(until, placed.ranks))
@@ -193,13 +194,13 @@ class Heads:
 
     def _promise_what_is_freed(self) -> None:
         """The room of those that stop for somebody goes to that one, and back when it has ended."""
-        going = [one for one in self._snapshot.running if one.preempted_for is not None and one.ends_at is not None]
+        going = [one for one in self._snapshot.running if one.preempted_for is not None]
         lengths = {one.id: length_s(one) for one in self._snapshot.waiting} if going else {}
         for one in going:
-            outlook, claimant, at = self._outlooks.get(one.group), one.preempted_for, one.ends_at
+            outlook, claimant = self._outlooks.get(one.group), one.preempted_for
+            at = _gives_back_at(one, self._snapshot.now)
             if outlook is not None and claimant is not None and at is not None:
-                start = Start(at if at > self._snapshot.now else self._snapshot.now + LATE_S, one.ranks)
-                outlook.promise(claimant, start, lengths.get(claimant, math.inf))
+                outlook.promise(claimant, Start(at, one.ranks), lengths.get(claimant, math.inf))
                 self._freed_for.add(claimant)
 
     def _mine(self, waiting: Waiting) -> frozenset[str]:
@@ -243,6 +244,13 @@ class Heads:
         if window.whole and not math.isinf(window.starts_s):
             return "reserved", reserved(self._snapshot.reservations, window.owner)
         return "would_delay", f"it would delay session {window.owner}, which is before it"
+
+
+def _gives_back_at(one: Running, now_s: float) -> float | None:
+    """When its room is free again, never in the past; None: nobody knows."""
+    if one.ends_at is None or one.ends_at <= now_s - TOO_LATE_S:
+        return None
+    return one.ends_at if one.ends_at > now_s else now_s + LATE_S
 
 
 def _words(codes: Codes) -> Counter[str]:
