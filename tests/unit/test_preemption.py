@@ -254,6 +254,17 @@ def test_a_device_that_is_gone_frees_nothing() -> None:
     assert planned(gone).preemptions == ()
 
 
+def test_nobody_is_passed_over_for_ever_for_whose_claims_there_are_no_victims() -> None:
+    """Each of the first asks for more than all that may go hold, and something else."""
+    first = [waiting(f"c{number:02}", a_spec(7 + number / 100), 9, number) for number in range(2 * MAX_CLAIMANTS)]
+    last = waiting("last", a_spec(2), 5, 99)
+    held = [running("v", a_rank(cpus=4)), running("stays", a_rank(cpus=4), preemptible=False)]
+    snapshot = a_picture([*first, last], held)
+    found = [stopped(replace(snapshot, now=NOW + second)) for second in range(30)]
+    assert {"last": ["v"]} in found
+    assert stopped(a_picture([*first[: MAX_CLAIMANTS // 2 - 1], last], held)) == {"last": ["v"]}
+
+
 def test_claimants_are_tried_in_turn_and_not_without_bound() -> None:
     held = [running(f"v{number}", a_rank(cpus=0.1)) for number in range(80)]
     line = [waiting(f"c{number:03}", a_spec((number + 1) / 100), 5, number) for number in range(60)]

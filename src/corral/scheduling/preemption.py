@@ -27,6 +27,7 @@ from corral.scheduling.policies.group_options import preempts
 from corral.scheduling.snapshot import Snapshot, Waiting
 
 MAX_CLAIMANTS = 16  # looked for victims for in one pass; equal claims that found none are not counted again
+IN_VAIN = MAX_CLAIMANTS // 2  # after so many for whom there were none, others further back are looked at by turns
 FOR_ROOM = frozenset(
     ("node_in_use", "not_enough_cpus", "not_enough_memory", "not_enough_gpus", "not_enough_gpu_share",
      "not_enough_nodes", "pinned")
@@ -47,7 +48,8 @@ def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
         admission.take(placed.session, placed.group, placed.ranks)
     chosen: list[Preemption] = []
     tries = 0
-    for claimant in claimants if grounds else ():
+    turns = _Turns(claimants if grounds else (), int(snapshot.now))
+    for claimant in turns:
         offers: list[Offer] = []
         if admission.refusals(claimant):  # by what was let in after its turn
             continue
@@ -63,9 +65,31 @@ def with_preemptions(snapshot: Snapshot, plan: Plan) -> Plan:
                 continue
             grounds[best.group].accept(claimant, best)
             chosen.append(Preemption(claimant, best.victims, best.group, best.ranks))
+        elif tries >= IN_VAIN and not chosen:
+            turns.go_on_further_back()
         if tries >= MAX_CLAIMANTS:
             break
     return replace(plan, preemptions=tuple(chosen))
+
+
+class _Turns:
+    """The claimants in their order; where the first of them are looked at in vain, then from another one on each time,
+    so that nobody is kept from room for ever by those before it for whom there is none."""
+
+    def __init__(self, claimants: Sequence[Waiting], number: int) -> None:
+        self._left = list(reversed(claimants))
+        self._number: int | None = number
+
+    def __iter__(self) -> Iterator[Waiting]:
+        while self._left:
+            yield self._left.pop()
+
+    def go_on_further_back(self) -> None:
+        """Once in a pass."""
+        if self._number is not None and self._left:
+            by = self._number % len(self._left)
+            self._left = [*self._left[len(self._left) - by :], *self._left[: len(self._left) - by]]
+            self._number = None
 
 
 def being_made(victims: int, room_by: float) -> Refusal:
