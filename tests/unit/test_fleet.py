@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
+from corral.scheduling import pool as pool_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet, Placement
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Refusal, check, refusal
 from corral.scheduling.policies.score import PLACEMENTS, Pack
+from corral.scheduling.pool import Log
 from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting, shape_of
 
@@ -185,7 +188,25 @@ def a_shape(**changes) -> Shape:
     return shape_of(SessionSpec(command=("x",), resources=Resources(1000, 64), **changes))
 
 
-def test_a_fleet_kept_for_long_forgets_its_oldest_changes_and_still_knows_its_room() -> None:
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 8), st.data())
+def test_a_log_knows_every_row_that_changed_however_long_ago(changed: list[int], most: int, data) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_module, "MOST_RECENT", most)
+        log = Log(10)
+        for row in changed:
+            log.note(row)
+            assert log.few_since(log.stamp - 1) in ([row], None)
+    assert log.stamp == len(changed)
+    stamp = data.draw(st.integers(-1, len(changed)))
+    rows, expected = log.since(stamp), set(changed[max(stamp, 0) :])
+    if isinstance(rows, slice):
+        assert stamp < 0 or len(expected) > 5
+    else:
+        assert set(rows.tolist()) == expected and len(rows) == len(expected)
+    assert expected <= set(log.each_since(stamp))
+
+
+def test_a_fleet_kept_for_long_still_knows_its_room() -> None:
     fleet = Fleet(*a_fleet(2), {"a": Pack})
     rare = a_shape(nodes=2)
     assert fleet.place(rare)

@@ -24,6 +24,7 @@ Rows = NDArray[np.intp]
 
 NO_DEVICE = 0  # the kind of a column that a node has no device for
 MOST_CELLS = 2**18
+MOST_RECENT = 2048  # changes that are kept one by one
 FEW = 3  # rows up to which plain Python is faster
 CPU, MEMORY, DEVICES = 0, 1, 2  # columns of `Pool.room`: then every device's share, then every device's memory
 
@@ -48,33 +49,37 @@ class Log:
 
     def __init__(self, rows: int) -> None:
         self._count = rows
-        self._rows: list[int] = []
-        self._forgotten = 0
+        self._recent: list[int] = []  # the last changes, from the number `_begin` on
+        self._begin = 0
+        self._at: Ints = np.full(rows, -1, np.int64)  # each row's last change before those
         self._last: tuple[int, int, Rows | slice] = (-1, -1, slice(None))
         self._last_few: tuple[int, int, list[int] | None] = (-1, -1, None)
 
     @property
     def stamp(self) -> int:
         """Raised by every change."""
-        return self._forgotten + len(self._rows)
+        return self._begin + len(self._recent)
 
     def note(self, row: int) -> None:
-        self._rows.append(row)
-        if len(self._rows) > 4 * self._count + 1024:
-            self._forgotten += len(self._rows)
-            self._rows.clear()
+        self._recent.append(row)
+        if len(self._recent) >= MOST_RECENT:
+            self._at[self._recent] = np.arange(self._begin, self.stamp)  # of one row's many the last one stays
+            self._begin = self.stamp
+            self._recent.clear()
 
     def since(self, stamp: int) -> Rows | slice:
-        """The rows that changed since then, or all of them where that is no more work."""
+        """The rows that changed since then, or all of them where that is no more work; all since before the first."""
         now = self.stamp
         if self._last[:2] != (stamp, now):
             self._last = (stamp, now, self._since(stamp))
         return self._last[2]
 
     def _since(self, stamp: int) -> Rows | slice:
-        if stamp < self._forgotten:
+        if stamp < 0:
             return slice(None)
-        rows = set(self._rows[stamp - self._forgotten :])
+        rows = set(self._recent[max(stamp - self._begin, 0) :])
+        if stamp < self._begin:
+            rows.update(np.flatnonzero(self._at >= stamp).tolist())
         return slice(None) if 2 * len(rows) > self._count else np.array(list(rows), np.intp)
 
     def each_since(self, stamp: int) -> Iterable[int]:
@@ -89,8 +94,8 @@ class Log:
         """The same where they are so few that plain Python is faster; None where they are more."""
         now = self.stamp
         if self._last_few[:2] != (stamp, now):
-            few = stamp >= self._forgotten and now - stamp <= 4 * FEW
-            rows = sorted(set(self._rows[stamp - self._forgotten :])) if few else None
+            few = stamp >= self._begin and now - stamp <= 4 * FEW
+            rows = sorted(set(self._recent[stamp - self._begin :])) if few else None
             self._last_few = (stamp, now, rows if rows is not None and len(rows) <= FEW else None)
         return self._last_few[2]
 
