@@ -263,6 +263,42 @@ def test_an_update_reaches_members_with_rows_and_without(face: Face, node: Node)
     assert problem(face.request("PATCH", f"{PATH}/{id_}", "ann", json={"group": "none"})) == (404, "group_unknown")
 
 
+def test_how_many_live_at_once_may_change(face: Face, node: Node) -> None:
+    id_ = array(face, "0-9%4")
+    path = f"{PATH}/{id_}"
+    place(face)
+
+    def told(throttle: int) -> tuple[int | None, int]:
+        answer = face.request("PATCH", path, "ann", json={"throttle": throttle})
+        assert answer.status_code == 200, answer.text
+        place(face)
+        turned = face.tx(lambda tx: [one for one in tx.sessions(tx.live_members(id_)).values()
+                                     if one.id not in tx.still_dependent([one.id])])  # fmt: skip
+        return answer.json()["array"]["throttle"], len(turned)
+
+    assert told(2) == (2, 4), "whoever has begun goes on"
+    assert told(2) == (2, 4)
+    assert told(6) == (6, 6)
+    assert told(0) == (None, 10)
+    lines = [one["detail"] for one in face.get(f"{path}/history", as_="ann") if one["fact"] == "throttle"]
+    assert lines == [{"from": 4, "to": 2}, {"from": 2, "to": 6}, {"from": 6, "to": None}]
+    assert problem(face.request("PATCH", f"{path}[3]", "ann", json={"throttle": 1})) == (422, "not_an_array")
+    assert face.get(f"{path}[9]", as_="ann")["id"] == f"{id_}[9]"
+
+
+def test_members_that_wait_for_room_give_their_turn_back(face: Face) -> None:
+    id_ = array(face, "0-9%4")
+    place(face)  # there is no node: four have their turn, and wait
+    answer = face.request("PATCH", f"{PATH}/{id_}", "ann", json={"throttle": 1, "preemptible": False})
+    assert answer.status_code == 200, answer.text
+    place(face)
+    waiting = {index: face.get(f"{PATH}/{id_}[{index}]", as_="ann")["refusals"] for index in (0, 1, 9)}
+    assert [waiting[index][0]["code"] for index in (1, 9)] == ["array_throttle"] * 2
+    assert "of its array 1 may live at once" in waiting[1][0]["message"]
+    assert "array_throttle" not in {one["code"] for one in waiting[0]}
+    assert {face.get(f"{PATH}/{id_}[{index}]", as_="ann")["preemptible"] for index in (0, 9)} == {False}
+
+
 def test_requeue_of_an_ended_array_is_a_new_one(face: Face, node: Node) -> None:
     id_ = array(face, "0-1")
     face.post(f"{PATH}/{id_}/cancel", as_="ann")

@@ -1,6 +1,7 @@
 """What is shown of sessions, and what users do to them."""
 
 import hashlib
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import NodeState
 from corral.model.session import FactKind, Session, Why
 from corral.model.spec import SessionSpec
+from corral.reconcile.placement import place_pass
 from tests.api.face import Face, Served, fact, good, problem
 
 PROMISED = {
@@ -198,6 +200,21 @@ def test_update_of_what_may_change(face: Face) -> None:
     assert problem(face.request("PATCH", path, json={"group": "none"})) == (404, "group_unknown")
     face.post(f"{path}/cancel")
     assert problem(face.request("PATCH", path, json={"priority": 1})) == (409, "already_ended")
+
+
+def test_whether_it_may_be_stopped_for_others_changes_until_it_ends(face: Face) -> None:
+    face.node().register()
+    path = f"/api/v1/sessions/{face.submit(cpus=1)['id']}"
+    for said in (False, True):
+        assert good(face.request("PATCH", path, json={"preemptible": said}))["preemptible"] is said
+    assert face.client.portal is not None
+    face.client.portal.call(partial(place_pass, claiming=True), face.store, "manager:test")
+    assert good(face.request("PATCH", path, json={"preemptible": False}))["preemptible"] is False
+    assert face.tx(lambda tx: [one.preemptible for one in tx.running(["default"])]) == [False]
+    (last,) = [one for one in face.get(f"{path}/history") if one["detail"] == {"preemptible": False}][1:]
+    assert (last["fact"], last["from"], last["to"]) == ("update", "starting", "starting")
+    assert problem(face.request("PATCH", path, json={"throttle": 1})) == (422, "not_an_array")
+    assert problem(face.request("PATCH", path, json={"throttle": -1})) == (422, "bad_request")
 
 
 def test_lists_are_paged_newest_first_and_filtered(face: Face) -> None:

@@ -104,6 +104,7 @@ def test_members_without_rows_are_counted() -> None:
 
 
 Tables = dict[str, Any]
+SUBMITTED = {"seq": 1, "fact": "submitted"}
 
 
 def right() -> Tables:
@@ -123,7 +124,7 @@ def right() -> Tables:
             {"id": "b[0]", "in_array": "b", "ordinal": 31, "phase": "ended", "after_open": 0, "outcome": "failed"},
             {"id": "plain", "in_array": None, "ordinal": 40, "phase": "running", "after_open": 0},
         ],
-        "events": {"a": [{"seq": 1}], "b": [{"seq": 1}, {"seq": 2}]},
+        "events": {"a": [SUBMITTED], "b": [SUBMITTED, {"seq": 2, "fact": "cancel"}]},
     }
 
 
@@ -152,7 +153,7 @@ def test_what_is_right_breaks_nothing() -> None:
         ("AR3", "arrays", "b", {"failed": 0}),
         ("CB1", "arrays", "a", {"wanted": "stop"}),
         ("EV1", "arrays", "a", {"seq": 2}),
-        ("EV1", "events", "b", [{"seq": 2}]),
+        ("EV1", "events", "b", [{"seq": 2, "fact": "cancel"}]),
     ],
 )
 def test_each_rule_broken_once(code: str, table: str, which: Any, change: Any) -> None:
@@ -162,6 +163,15 @@ def test_each_rule_broken_once(code: str, table: str, which: Any, change: Any) -
     else:
         tables[table][which] = change
     assert code in codes(tables)
+
+
+def test_those_that_had_their_turn_keep_it_when_fewer_may_live() -> None:
+    tables = deepcopy(right())
+    tables["arrays"]["a"] |= {"throttle": 1, "seq": 2}
+    tables["events"]["a"].append({"seq": 2, "fact": "update"})
+    assert "AR2" in codes(tables)
+    tables["events"]["a"][1]["fact"] = "throttle"
+    assert codes(tables) == set()
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,14 @@ class BatchIn(Body):
 
 
 class UpdateIn(Body):
-    """What to change: `priority` and `group` while pending, `time` until it ends."""
+    """What to change: `priority` and `group` while pending, `time` and `preemptible` until it ends; of an array also
+    `throttle`, how many members may live at once (0: as many as there is room for)."""
 
     priority: int | None = None
     group: Name | None = None
     time: Amount | None = None
+    preemptible: bool | None = None
+    throttle: int | None = Field(None, ge=0, le=999_999_999)
 
 
 OptionValues = dict[Name, bool | int | float | Text | dict[Name, float] | None]

@@ -51,7 +51,7 @@ def turn_refusals(reads: Reads, sessions: list[Session]) -> dict[str, list[dict[
 
 
 def _turn(array: Array | None, session: Session) -> list[dict[str, Any]]:
-    indices = indices_of(session.spec.array or "0")
+    indices = indices_of(session.spec.array or "0") if array is None else array.indices
     if array is not None and array.waits:
         return [{"code": "dependency", "message": "its array waits for the end of others", "counts": {}}]
     if indices.throttle is not None:

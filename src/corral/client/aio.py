@@ -136,7 +136,8 @@ class AsyncClient:
         return await self._ask(calls.act(session, "requeue"))
 
     async def update(self, session: str, **changes: object) -> shapes.Session:
-        """Change priority and group while it is pending, and time until it ends."""
+        """Change priority and group while it is pending; time and preemptible (a bool) until it ends; of an array also
+        throttle, how many members may live at once (0: all)."""
         return await self._ask(calls.update(session, changes))
 
     async def history(self, session: str) -> list[shapes.Event]:

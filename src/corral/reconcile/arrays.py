@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from corral.model.array import Array, member, member_of, outcome_of
+from corral.model.array_invariants import THROTTLE
 from corral.model.dependency import is_met
 from corral.model.faults import NotFound, Refused
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.session import Entry, Session, StopFor, Why
+from corral.model.spec import SessionSpec
 from corral.ports import PLACE, NewSession, Store, Tx
 from corral.reconcile import quotas
 from corral.reconcile.groups import no_such_group
@@ -230,34 +232,65 @@ def update(
     priority: int | None = None,
     group: str | None = None,
     time_limit_s: int | None = None,
+    preemptible: bool | None = None,
+    throttle: int | None = None,
 ) -> Array:
-    """Change priority and group of the members that wait, and the time limit of all that have not ended."""
+    """Change priority and group of the members that wait, the time limit of all that have not ended and whether they
+    may be stopped for others, and how many may live at once (0: as many as there is room for)."""
     array = _locked(tx, array_id)
     if array.ended_at is not None or array.wanted is Wanted.STOP:
         raise Refused("already_ended", f"array {array_id} is over; nothing of it can be changed", subject=array_id)
+    if throttle is not None:
+        array = _throttled(tx, array, throttle, by)
     detail = {"priority": priority, "group": group, "time_limit_s": time_limit_s}
     asked = {name: value for name, value in detail.items() if value is not None}
-    after = array._replace(**asked)
-    if group is not None:
-        after = after._replace(spec=replace(array.spec, group=group))
+    noted = asked if preemptible is None else asked | {"preemptible": preemptible}
+    if not noted:
+        return array
+    after = array._replace(**asked)._replace(spec=updated(array.spec, group, preemptible))
     if group is not None or time_limit_s is not None:
         quotas.check_update(tx, after.owner, after.spec, after.time_limit_s, moved=group is not None)
-    array = tx.write_array(array, after, _line("update", by, asked))
+    array = tx.write_array(array, after, _line("update", by, noted))
     limit = {name: value for name, value in asked.items() if name == "time_limit_s"}
 
     def changed(session: Session) -> Session | None:
         pending = session.phase is Phase.PENDING
         fields = asked if pending else limit
         base = forget_room(tx, session) if pending and group is not None else session
-        return base._replace(**fields) if fields else None
+        return base._replace(**fields) if fields or preemptible is not None else None
 
-    for session in tx.sessions(_ask_members(tx, array, "update", by, changed, **asked)).values():
-        if group is not None and session.phase is Phase.PENDING:
-            tx.set_spec(session.id, replace(session.spec, group=group))
+    for session in tx.sessions(_ask_members(tx, array, "update", by, changed, **noted)).values():
+        spec = updated(session.spec, group if session.phase is Phase.PENDING else None, preemptible)
+        if spec != session.spec:
+            tx.set_spec(session.id, spec)
         if limit and session.phase in (Phase.STARTING, Phase.RUNNING):
             tx.ask_again([kernel.token for kernel in tx.kernels([session.id]).get(session.id, [])])
     if group is not None and not tx.share_groups([group]):
         raise no_such_group(group)
+    tx.hint(PLACE)
+    return array
+
+
+def updated(spec: SessionSpec, group: str | None, preemptible: bool | None) -> SessionSpec:
+    """The spec with those of these that are given."""
+    spec = spec if group is None else replace(spec, group=group)
+    return spec if preemptible is None else replace(spec, preemptible=preemptible)
+
+
+def _throttled(tx: Tx, array: Array, throttle: int, by: str) -> Array:
+    """Fewer or more may live at once. Whoever has begun goes on; of those that wait so many give their turn back."""
+    before, indices = array.indices, array.indices._replace(throttle=throttle or None)
+    if before == indices:
+        return array
+    after = array._replace(spec=replace(array.spec, array=str(indices)))
+    array = tx.write_array(array, after, _line(THROTTLE, by, {"from": before.throttle, "to": indices.throttle}))
+    if indices.throttle is not None:
+        members = lock_with_nodes(tx, tx.live_members(array.id))
+        without = tx.still_dependent(members)
+        turned = [one for one in members.values() if one.id not in without]
+        waiting = [one.id for one in turned if one.phase is Phase.PENDING and one.room_by is None]
+        excess = max(0, len(turned) - indices.throttle)
+        tx.take_turns_back(waiting[max(0, len(waiting) - excess) :])
     tx.hint(PLACE)
     return array
 

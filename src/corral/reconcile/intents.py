@@ -133,8 +133,10 @@ def update(
     priority: int | None = None,
     group: str | None = None,
     time_limit_s: int | None = None,
+    preemptible: bool | None = None,
 ) -> Session:
-    """Change priority or group while pending, the time limit until it ends. `Refused` says what cannot change now."""
+    """Change priority or group while pending, the time limit and whether it may be stopped for others until it ends.
+    `Refused` says what cannot change now."""
     session = _locked(tx, session_id, by)
     if session.phase is Phase.ENDED:
         raise Refused("already_ended", f"session {session_id} has ended; nothing of it can be changed")
@@ -146,15 +148,18 @@ def update(
         _keep_groups(tx, [group])
     detail = {"priority": priority, "group": group, "time_limit_s": time_limit_s}
     asked = {name: value for name, value in detail.items() if value is not None}
-    if not asked:
+    noted = asked if preemptible is None else asked | {"preemptible": preemptible}
+    if not noted:
         return session
     after = session._replace(**asked)
     if group is not None:
-        after = forget_room(tx, after)._replace(spec=replace(session.spec, group=group))
+        after = forget_room(tx, after)
+    if group is not None or preemptible is not None:
+        after = after._replace(spec=arrays.updated(session.spec, group, preemptible))
         tx.set_spec(session_id, after.spec)
     if group is not None or time_limit_s is not None:
         quotas.check_update(tx, after.owner, after.spec, after.time_limit_s, moved=group is not None)
-    _note(tx, session, after, "update", by, asked)
+    _note(tx, session, after, "update", by, noted)
     if time_limit_s is not None and session.phase in (Phase.STARTING, Phase.RUNNING):
         tx.ask_again([kernel.token for kernel in tx.kernels([session_id]).get(session_id, [])])
     tx.hint(PLACE)

@@ -68,9 +68,9 @@ INSERT INTO session_array (id, ordinal, spec, owner, submitted_at, seq, wanted, 
 VALUES (:id, :ordinal, :spec, :owner, :now, 1, :wanted, :grp, :priority, :time_limit_s, :size, :throttle, :not_before,
     :requeue_of, :project, :name, :key, :digest)"""
 WRITE_ARRAY = """
-UPDATE session_array SET spec = :spec, seq = :seq, wanted = :wanted, grp = :grp, priority = :priority,
-    time_limit_s = :time_limit_s, ended_at = :ended_at, outcome = :outcome, exit_class = :exit_class,
-    exit_code = :exit_code, reason_code = :reason_code, reason_message = :reason_message,
+UPDATE session_array SET spec = :spec, throttle = :throttle, seq = :seq, wanted = :wanted, grp = :grp,
+    priority = :priority, time_limit_s = :time_limit_s, ended_at = :ended_at, outcome = :outcome,
+    exit_class = :exit_class, exit_code = :exit_code, reason_code = :reason_code, reason_message = :reason_message,
     succeeded = :succeeded, failed = :failed
 WHERE id = :id AND seq = :old_seq AND ended_at IS NULL"""
 REACH = """
@@ -89,4 +89,4 @@ UPDATE session SET after_open = 0, changed = @change(session)
 WHERE id = :id AND in_array IS NOT NULL AND after_open = 1 AND phase = 'pending' AND wanted = 'run'"""
 TAKE_TURN_BACK = """
 UPDATE session SET after_open = 1, changed = @change(session)
-WHERE id = :id AND in_array IS NOT NULL AND phase = 'pending' AND wanted = 'hold'"""
+WHERE id = :id AND in_array IS NOT NULL AND phase = 'pending'"""

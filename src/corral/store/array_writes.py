@@ -86,6 +86,7 @@ class ArrayWrites(SessionWrites):
             old_seq=before.seq,
             seq=changed.seq,
             spec=wire.spec_to_json(after.spec),
+            throttle=after.indices.throttle,
             wanted=after.wanted.value,
             grp=after.group,
             priority=after.priority,
@@ -143,7 +144,7 @@ class ArrayWrites(SessionWrites):
         return sum(self._each(array_sql.GIVE_TURN, [{"id": id_} for id_ in ids]))
 
     def take_turns_back(self, ids: Sequence[str]) -> None:
-        """Held members wait for their turn again, so that others have it meanwhile. Of what is no member nothing."""
+        """These pending members wait for their turn again, so that others have it. Of what is no member nothing."""
         self._each(array_sql.TAKE_TURN_BACK, [{"id": id_} for id_ in ids])
         self._forget(ids)
 

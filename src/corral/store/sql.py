@@ -196,7 +196,7 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END, changed = @change(session)
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
 SET_SPEC = """
-UPDATE session SET spec = :spec, shape = :shape, changed = @change(session) WHERE id = :id AND phase = 'pending'"""
+UPDATE session SET spec = :spec, shape = :shape, changed = @change(session) WHERE id = :id AND phase <> 'ended'"""
 RAW_SESSION = "SELECT spec, project, name, phase, wanted, stop_for FROM session WHERE id = :id"
 LAST_TARGET = "SELECT target FROM event WHERE session = :id ORDER BY seq DESC LIMIT 1"
 SET_ASIDE = """

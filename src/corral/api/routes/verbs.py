@@ -88,14 +88,22 @@ async def requeue(here: Here, asking: Asking, session_id: str) -> Response:
 @router.patch("/api/v1/sessions/{session_id}", responses=Answers)
 @allow(Policy.USER)
 async def update(here: Here, asking: Asking, session_id: str, asked: Annotated[UpdateIn, Body()]) -> Response:
-    """Change priority and group while it is pending, and the time limit until it ends."""
+    """Change priority and group while it is pending, and until it ends the time limit, whether it may be stopped for
+    others, and how many members of an array may live at once."""
     if asked.priority is not None and abs(asked.priority) > PRIORITY_LIMIT:
         raise Invalid("out_of_range", f"priority is {asked.priority}; it must be within ±{PRIORITY_LIMIT}")
     if asked.group is not None and not NAME.match(asked.group):
         raise Invalid("bad_group", f"group {asked.group[:80]!r} is not a name")
     limit_s = time_limit_of(asked.time)
-    if (asked.priority, asked.group, limit_s) == (None, None, None):
-        raise Invalid("nothing_asked", "name what to change: priority, group or time")
-    changes: dict[str, Any] = {"priority": asked.priority, "group": asked.group, "time_limit_s": limit_s}
-    return await _do(here, asking, session_id, lambda tx, id_: intents.update(tx, id_, asking.by, **changes),
-                     lambda tx, id_: arrays.update(tx, id_, asking.by, **changes))  # fmt: skip
+    changes: dict[str, Any] = {"priority": asked.priority, "group": asked.group, "time_limit_s": limit_s,
+                               "preemptible": asked.preemptible}  # fmt: skip
+    if {*changes.values(), asked.throttle} == {None}:
+        raise Invalid("nothing_asked", "name what to change: priority, group, time, preemptible or throttle")
+
+    def one(tx: Tx, id_: str) -> Session:
+        if asked.throttle is not None:
+            raise Invalid("not_an_array", f"{id_} is no array; only of an array a number of members may live at once")
+        return intents.update(tx, id_, asking.by, **changes)
+
+    return await _do(here, asking, session_id, one,
+                     lambda tx, id_: arrays.update(tx, id_, asking.by, throttle=asked.throttle, **changes))  # fmt: skip

@@ -138,13 +138,15 @@ def requeue(terminal: Terminal, ids: tuple[str, ...]) -> int:
     option("--priority", type=int, metavar="N", help="While pending."),
     option("--group", metavar="NAME", help="While pending."),
     option("--time", metavar="DURATION", help="Time limit, until it ends."),
+    option("--preemptible/--no-preemptible", default=None, help="Whether it may be stopped for others, until it ends."),
+    option("--throttle", type=click.IntRange(0), metavar="N", help="So many members of an array at once; 0: all."),
     formats=SHOWN,
 )
 def update(terminal: Terminal, ids: tuple[str, ...], **given: Any) -> int:
     """Change sessions that have not ended."""
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
-        raise Invalid("nothing_asked", "say what to change: --priority, --group or --time")
+        raise Invalid("nothing_asked", "say what to change: --priority, --group, --time, --preemptible or --throttle")
     return _act(terminal, ids, lambda id_: terminal.client.update(id_, **changes))
 
 
