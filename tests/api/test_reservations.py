@@ -65,6 +65,7 @@ def test_a_reservation_from_its_making_to_its_end(face: Face, node: Node) -> Non
         ({"node": [], "group": "default", "nodes": 7}, 409, "not_enough_nodes"),
         ({"node": [], "group": "no"}, 404, "group_unknown"),
         ({"owner": ["a\nb"]}, 422, "bad_name"),
+        ({"project": ["a//b"]}, 422, "bad_name"),
         ({"reason": "a\nb"}, 422, "bad_reason"),
         ({"name": "a b"}, 422, "bad_name"),
         ({"name": "there"}, 409, "reservation_exists"),
@@ -79,6 +80,14 @@ def test_bad_input_is_refused_with_its_code(
     body = {"name": "maint", "node": ["n1"], "begin": "+1h", "length": "2h"} | fields
     assert problem(face.request("POST", RESERVATIONS, json=body)) == (status, code)
     assert face.get(RESERVATIONS) == before
+
+
+def test_who_works_in_a_project_below_is_of_those_it_is_for(face: Face, node: Node) -> None:
+    reserve(face, project=["vision"])
+    ids = [face.submit("ann", project=name)["id"] for name in ("vision/detect", "visionary", "vision")]
+    place(face)
+    assert [face.get(f"/api/v1/sessions/{id_}")["phase"] for id_ in ids] == ["starting", "pending", "starting"]
+    assert [one["conflicts"] for one in face.get(RESERVATIONS)] == [0]
 
 
 def test_users_see_reservations_and_do_not_make_them(face: Face, node: Node) -> None:

@@ -63,6 +63,19 @@ def test_sessions_without_a_limit_take_as_long_as_others_did() -> None:
     assert estimate(snapshot, snapshot.waiting[0], NOTHING) is None, "nobody knows"
 
 
+@pytest.mark.parametrize("limit", [None, 2 * HOUR])
+def test_short_as_others_were_nobody_starts_into_a_reservation(limit: int | None) -> None:
+    keep = Reservation("m", ("n1",), NOW + HOUR, NOW + 2 * HOUR)
+    asked = waiting(0, a_spec(1, time_limit_s=limit))
+    found = estimate(picture([asked], [a_node("n1")], reservations=[keep]), asked, Lately(part=0.01, ran_s=10.0))
+    assert found is not None
+    assert (found.at, found.latest) == (NOW + 2 * HOUR, NOW + 2 * HOUR)
+    second = waiting(1, a_spec(1, time_limit_s=limit), id="second")
+    snapshot = picture([asked, second], [a_node("n1")], reservations=[keep])
+    after = estimate(snapshot, second, Lately(part=0.01, ran_s=10.0))
+    assert after is not None and after.at >= NOW + 2 * HOUR
+
+
 def test_far_back_in_line_it_goes_by_the_pace() -> None:
     node = a_node("n1", cpus=1)
     line = [waiting(number, a_spec(1, time_limit_s=100)) for number in range(80)]

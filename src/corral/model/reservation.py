@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from corral.model.begin import begin_at
 from corral.model.faults import Invalid
 from corral.model.resources import parse_duration_s
-from corral.model.spec import NAME
+from corral.model.spec import NAME, PROJECT
 
 LONGEST_S = 10 * 365 * 86400
 LONGEST_REASON = 500
@@ -71,6 +71,9 @@ def checked(asked: AskedReservation) -> AskedReservation:
         for word in words:
             if not (0 < len(word) <= LONGEST_WHOSE and word.isprintable()):
                 raise _bad("bad_name", f"{option} {word[:LONGEST_SHOWN]!r} is not a name", option)
+    if wrong := [word for word in asked.projects if not PROJECT.match(word)]:
+        shown = wrong[0][:LONGEST_SHOWN]
+        raise _bad("bad_name", f"--project {shown!r} is not a name, nor names like vision/detect", "--project")
     if len(asked.reason) > LONGEST_REASON or not asked.reason.isprintable():
         raise _bad("bad_reason", f"--reason takes one line of at most {LONGEST_REASON} characters", "--reason")
     return asked

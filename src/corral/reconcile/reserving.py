@@ -97,7 +97,7 @@ def _candidates(tx: Tx, asked: AskedReservation) -> list[str]:
     known = tx.nodes(names)
     if unknown := [name for name in names if name not in known]:
         name = unknown[0][:LONGEST_SHOWN]
-        raise NotFound("no_such_node", f"there is no node {name!r}; `corral node list` shows them", subject=name)
+        raise NotFound("no_such_node", f"there is no node {name!r}; `corral nodes` lists them", subject=name)
     return names
 
 

@@ -79,7 +79,7 @@ def estimate(
     start = plan.planned.get(asked.id)
     latest = None if start is None else start.at
     known = lately.part is not None or lately.ran_s is not None
-    guessed = _guess(_as_lately(snapshot, lately) if known else snapshot, asked.id)
+    guessed = _guess(_as_lately(snapshot, lately, asked.id) if known else snapshot, asked.id)
     if guessed is not None:
         return Estimate(guessed if latest is None else min(guessed, latest), *_basis(known), latest)
     if latest is not None:
@@ -132,11 +132,13 @@ def _planning(group: ResourceGroup) -> ResourceGroup:
     return replace(group, options={**group.options, **own})
 
 
-def _as_lately(snapshot: Snapshot, lately: Lately) -> Snapshot:
+def _as_lately(snapshot: Snapshot, lately: Lately, asked: str) -> Snapshot:
+    """However short such sessions were lately, its limit keeps the one asked about out of what is reserved."""
+    as_it_is = {asked} if snapshot.reservations else set[str]()
     return replace(
         snapshot,
         running=[_ending(one, snapshot.now, lately) for one in snapshot.running],
-        waiting=[_taking(one, lately) for one in snapshot.waiting],
+        waiting=[one if one.id in as_it_is else _taking(one, lately) for one in snapshot.waiting],
     )
 
 

@@ -37,7 +37,10 @@ def usable_by(reservations: Sequence[Reservation], waiting: Waiting) -> frozense
 
 
 def is_for(reservation: KeepsNodes, owner: str, project: str) -> bool:
-    return owner in reservation.owners or project in reservation.projects
+    """Of a project that it names, and of all below that."""
+    return owner in reservation.owners or any(
+        project == one or project.startswith(f"{one}/") for one in reservation.projects
+    )
 
 
 def in_the_way(
