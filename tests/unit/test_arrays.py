@@ -167,7 +167,7 @@ def test_each_rule_broken_once(code: str, table: str, which: Any, change: Any) -
 
 def test_those_that_had_their_turn_keep_it_when_fewer_may_live() -> None:
     tables = deepcopy(right())
-    tables["arrays"]["a"] |= {"throttle": 1, "seq": 2}
+    tables["arrays"]["a"] |= {"throttle": 0, "seq": 2}
     tables["events"]["a"].append({"seq": 2, "fact": "update"})
     assert "AR2" in codes(tables)
     tables["events"]["a"][1]["fact"] = "throttle"
