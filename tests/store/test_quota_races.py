@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from corral.model.faults import Refused
 from corral.model.quota import Held, Quota
 from corral.ports import Reads, Tx
@@ -177,36 +179,56 @@ def test_who_is_placed_while_what_is_held_is_added_up_disturbs_nobody(stores: li
     assert held(stores[2]) == 1
 
 
-def test_an_array_and_whoever_places_under_one_quota_do_not_wait_for_each_other(
+def array(tx: Tx) -> None:
+    intents.submit_all(tx, [new_session(spec(array="1-9", group="default"))], "user:ann")
+
+
+def session(tx: Tx) -> None:
+    intents.submit(tx, [new_session(spec(group="default"))], "user:ann")
+
+
+@pytest.mark.parametrize("submitted", [array, session])
+@pytest.mark.parametrize("others", ["place", "set a quota"])
+def test_nobody_who_submits_waits_for_somebody_who_waits_for_him(
     stores: list[PostgresStore],  # noqa: F811
     threads: ThreadPoolExecutor,  # noqa: F811
+    submitted: Callable[[Tx], None],
+    others: str,
 ) -> None:
-    """Placing holds sessions before the quota and writes them after it; an array keeps the others out first."""
+    """Placing holds sessions, then the quota, and writes the sessions; setting a quota holds groups, then the quota."""
+    play = Play(stores[0])
+    asyncio.run(play.join("n1"))
     put(stores[0], Quota("few", owner="ann", limits={"waiting": 50}))
-    (id_,) = asyncio.run(Play(stores[0]).submit(spec()))
+    (id_,) = asyncio.run(play.submit(spec()))
     tries: Counter[str] = Counter()
-    has_session = threading.Event()
+    begun = threading.Event()
 
-    def place(tx: Tx) -> None:
-        tries["place"] += 1
-        tx.lock((), [id_])
-        tx.lock_quotas(["few"])
-        has_session.set()
+    def other(tx: Tx) -> None:
+        tries["other"] += 1
+        if others == "place":
+            tx.lock((), [id_])
+            tx.lock_quotas(["few"])
+        else:
+            tx.lock_group("default")
+        begun.set()
         deadline = time.monotonic() + 20
         while not tx._rows(WAITS) and time.monotonic() < deadline:  # type: ignore[attr-defined]
             pass
-        tx.note_refusals({id_: "[]"})
+        if others == "place":
+            tx.note_refusals({id_: "[]"})
+        else:
+            tx.lock_quotas(["few"])
 
     def submit(tx: Tx) -> None:
         tries["submit"] += 1
-        intents.submit_all(tx, [new_session(spec(array="1-9"))], "user:ann")
+        submitted(tx)
 
-    async def placing() -> None:
-        await stores[1].tx("place", place)
+    async def go_first() -> None:
+        await stores[1].tx("other", other)
 
-    async def submitting() -> None:
-        assert await asyncio.to_thread(has_session.wait, 20)
+    async def go_then() -> None:
+        assert await asyncio.to_thread(begun.wait, 20)
         await stores[2].tx("submit", submit)
 
-    at_once(threads, placing, submitting)
-    assert tries == {"place": 1, "submit": 1}
+    at_once(threads, go_first, go_then)
+    assert tries == {"other": 1, "submit": 1}

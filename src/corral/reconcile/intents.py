@@ -28,23 +28,31 @@ CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (doc
 def submit(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
     """Store new sessions, all or none, in groups that there are; a repeated idempotency key answers the session that it
     made."""
-    sessions = tx.submit([one._replace(by=by) for one in new])
-    quotas.check_submit(tx, [one for one, session in zip(new, sessions, strict=True) if session.id == one.id])
-    fresh = {one.id for one in sessions} & {one.id for one in new}
-    _keep_groups(tx, [one.spec.group for one in new if one.id in fresh and one.spec.group is not None])
-    tx.hint(PLACE)
+    sessions = _store(tx, new, by)
+    _check(tx, list(zip(new, sessions, strict=True)))
     return sessions
 
 
 def submit_all(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session | Array]:
     """As `submit`, of sessions and arrays together."""
-    arrays_asked = [one for one in new if one.spec.array is not None]
-    made = arrays.submit(tx, arrays_asked, by) if arrays_asked else []
-    quotas.check_submit(tx, [one for one, array in zip(arrays_asked, made, strict=True) if array.id == one.id])
-    arrays_made = iter(made)
-    _keep_groups(tx, [one.spec.group for one in arrays_asked if one.spec.group is not None])
-    sessions = iter(submit(tx, [one for one in new if one.spec.array is None], by))
-    return [next(sessions) if one.spec.array is None else next(arrays_made) for one in new]
+    asked = [one for one in new if one.spec.array is not None]
+    made = iter(arrays.submit(tx, asked, by) if asked else [])
+    sessions = iter(_store(tx, [one for one in new if one.spec.array is None], by))
+    stored = [next(sessions) if one.spec.array is None else next(made) for one in new]
+    _check(tx, list(zip(new, stored, strict=True)))
+    return stored
+
+
+def _store(tx: Tx, new: Sequence[NewSession], by: str) -> list[Session]:
+    tx.hint(PLACE)
+    return tx.submit([one._replace(by=by) for one in new])
+
+
+def _check(tx: Tx, stored: Sequence[tuple[NewSession, Session | Array]]) -> None:
+    """Groups first, then quotas: the one order everywhere."""
+    fresh = [one for one, made in stored if made.id == one.id]
+    _keep_groups(tx, [one.spec.group for one in fresh if one.spec.group is not None])
+    quotas.check_submit(tx, fresh)
 
 
 def _keep_groups(tx: Tx, names: Sequence[str]) -> None:
