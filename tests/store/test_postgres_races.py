@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,12 +16,17 @@ from corral.model.lifecycle import Phase
 from corral.model.resources import GpuRequest
 from corral.model.session import KernelFact
 from corral.ports import Reads, Store, Tx
+from corral.reconcile.placement import NewStarts, commit
 from corral.reconcile.sessions import sweep_due
+from corral.scheduling.plan import Plan, PlannedStart
 from corral.store import PostgresStore
 from corral.testing.builders import BY, Play, accepted, exited, new_session, ready, result, spec, whole_run
 
 T = TypeVar("T")
 ROUNDS = 25
+WAITS = """
+SELECT 1 FROM pg_locks w JOIN pg_locks l ON l.pid = w.pid JOIN pg_database d ON d.oid = l.database
+WHERE NOT w.granted AND d.datname = current_database()"""
 TOGETHER_S = 60
 
 
@@ -324,3 +331,36 @@ def test_registrations_of_one_name_at_several_managers_let_one_agent_in(
             False,
             True,
         ]
+
+
+def test_who_only_notes_why_others_wait_holds_up_nobody_who_waits_for_him(
+    stores: list[PostgresStore], threads: ThreadPoolExecutor
+) -> None:
+    """Whoever needs several sessions locks them by id; a pass tells them in the order in which they wait."""
+    first, second = sorted(asyncio.run(Play(stores[0]).submit(spec(), spec())))
+    tries: Counter[str] = Counter()
+    begun = threading.Event()
+
+    def ask_both(tx: Tx) -> None:
+        tries["ask"] += 1
+        tx.lock((), [first])
+        begun.set()
+        deadline = time.monotonic() + 20
+        while not tx._rows(WAITS) and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            pass
+        tx.lock((), [second])
+
+    def note(tx: Tx) -> None:
+        tries["note"] += 1
+        start = PlannedStart(1.0, "default", ())
+        commit(tx, Plan(), {second: "[]", first: "[]"}, BY, ahead=NewStarts({second: start}, [first]))
+
+    async def asking() -> None:
+        await stores[1].tx("ask", ask_both)
+
+    async def noting() -> None:
+        assert await asyncio.to_thread(begun.wait, 20)
+        await stores[2].tx("place", note)
+
+    at_once(threads, asking, noting)
+    assert tries == {"ask": 1, "note": 1}

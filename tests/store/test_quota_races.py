@@ -18,13 +18,10 @@ from corral.reconcile.placement import commit
 from corral.scheduling.cycle import cycle
 from corral.store import PostgresStore, quota_reads, quota_sql
 from corral.testing.builders import BY, Play, new_session, spec
-from tests.store.test_postgres_races import at_once, sound, stores, threads  # noqa: F401 - fixtures among them
+from tests.store.test_postgres_races import WAITS, at_once, sound, stores, threads  # noqa: F401 - fixtures among them
 
 ROUNDS = 12
 ADMIN = "user:admin"
-WAITS = """
-SELECT 1 FROM pg_locks w JOIN pg_locks l ON l.pid = w.pid JOIN pg_database d ON d.oid = l.database
-WHERE NOT w.granted AND d.datname = current_database()"""
 
 
 def put(store: PostgresStore, quota: Quota) -> None:

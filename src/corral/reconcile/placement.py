@@ -140,7 +140,8 @@ def commit(
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
     claimants = [placed.session.id for placed in plan.placements if placed.session.room_by is not None]
-    tx.lock(names.union(pin.place.node for pin in tx.pins(claimants)) if claimants else names, ids)
+    written = {*ids, *told, *ahead.planned, *ahead.gone}  # also those of which something is only noted
+    tx.lock(names.union(pin.place.node for pin in tx.pins(claimants)) if claimants else names, written)
     fitting = _within_quotas(tx, _still_fitting(tx, plan.placements, names))
     changes = [_placing(session, placed, tx.now, by) for session, placed in fitting]
     if claiming:

@@ -141,11 +141,11 @@ class ArrayWrites(SessionWrites):
     def give_turns(self, ids: Sequence[str]) -> int:
         """Let these members start, of a locked array; how many still could."""
         self._forget(ids)
-        return sum(self._each(array_sql.GIVE_TURN, [{"id": id_} for id_ in ids]))
+        return sum(self._each(array_sql.GIVE_TURN, [{"id": id_} for id_ in sorted(ids)]))
 
     def take_turns_back(self, ids: Sequence[str]) -> None:
         """These pending members wait for their turn again, so that others have it. Of what is no member nothing."""
-        self._each(array_sql.TAKE_TURN_BACK, [{"id": id_} for id_ in ids])
+        self._each(array_sql.TAKE_TURN_BACK, [{"id": id_} for id_ in sorted(ids)])
         self._forget(ids)
 
     def array_waits_for(self, array_id: str, needs: Sequence[Dependency]) -> None:
