@@ -286,3 +286,24 @@ def test_a_group_whose_policy_went_away_is_shown_broken(face: Face) -> None:
     found = face.get(f"{GROUPS}/gpu")["group"]
     assert found["problem"]["code"] == "unknown_policy" and "mine" in found["problem"]["message"]
     assert face.request("PATCH", f"{GROUPS}/gpu", json={"order": "fifo"}).json()["problem"] is None
+
+
+def test_a_policy_that_fails_at_work_is_told_before_anything_is_submitted(face: Face) -> None:
+    def failing(view: Any) -> Any:
+        raise RuntimeError("first\nsecond")
+        yield
+
+    offer(PolicyKind.ORDER, "mine", lambda: OrderPolicy("mine", failing, "My own."))
+    try:
+        face.node().register()
+        face.request("PATCH", f"{GROUPS}/default", json={"order": "mine"})
+        plan = face.post("/api/v1/sessions:plan", {"command": ["true"]})
+        assert (plan["fits_now"], plan["estimate"]) == (False, None)
+        (why,) = plan["blockers"]
+        assert (why["code"], "RuntimeError: first second" in why["message"]) == ("group_broken", True)
+        id_ = face.submit()["id"]
+        assert place(face) == []
+        told = face.get(f"/api/v1/sessions/{id_}/explain")
+        assert (told["blockers"], told["fits_now"], told["estimate"]) == ([why], False, None)
+    finally:
+        withdraw(PolicyKind.ORDER, "mine")

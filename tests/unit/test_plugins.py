@@ -110,6 +110,55 @@ def test_broken_ones_stop_their_own_groups_alone(install: Install) -> None:
         assert name in plan.refusals["s0"][0].message
 
 
+RUDE = """
+import asyncio, sys
+from types import SimpleNamespace
+from corral.scheduling.policies.order import OrderPolicy
+from corral.scheduling.policies.scorer import Scorer
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("not even that")
+
+def policy(turns):
+    return OrderPolicy("rude", turns, "Rude.")
+
+def leaving(view):
+    sys.exit(3)
+    yield
+
+def cancelling(view):
+    yield view.waiting[0]
+    raise asyncio.CancelledError
+
+def unspeakable(view):
+    raise Unspeakable
+    yield
+
+def nonsense(view):
+    yield SimpleNamespace(id=[])
+
+leaves, cancels, unsaid, names_nobody = map(policy, (leaving, cancelling, unspeakable, nonsense))
+
+class Leaves(Scorer):
+    "Leaves."
+    def score(self, rows, shape):
+        sys.exit(3)
+"""
+
+
+def test_whatever_one_raises_ends_nothing_but_its_own_work(install: Install) -> None:
+    points = {f"order.{name}": f"rude_module:{name}" for name in ("leaves", "cancels", "unsaid", "names_nobody")}
+    install("rude_policies", points | {"placement.leaves": "rude_module:Leaves", "order.exits": "exiting_module:order"},
+            rude_module=RUDE, exiting_module="import sys; sys.exit('no')")  # fmt: skip
+    assert offer_policies() == []
+    groups = [ResourceGroup("a", name.partition(".")[2]) for name in (*points, "order.exits")]
+    for group in (*groups, ResourceGroup("a", placement="leaves")):
+        plan = cycle(snapshot(group, ResourceGroup("b")))
+        assert {"s1", "s3"} <= {placed.session.id for placed in plan.placements} <= {"s0", "s1", "s3"}
+        assert {why.code for why in plan.refusals["s2"]} == {"group_broken"}, group
+
+
 def test_names_that_make_no_sense_are_told_and_left_out(install: Install) -> None:
     points = {"best": "x:y", "order.": "x:y", "color.red": "x:y", "order.fifo": "x:y", "placement.pack": "x:y"}
     install("odd_policies", points)

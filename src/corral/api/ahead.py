@@ -29,8 +29,8 @@ class EstimateView(msgspec.Struct):
 
 
 class Ahead(NamedTuple):
-    """`blockers` are starts that it would delay, and reservations; `shorter_s` the time limit with which it would start
-    now."""
+    """`blockers` are starts that it would delay, reservations, and a policy that fails at work; `shorter_s` the time
+    limit with which it would start now."""
 
     estimate: EstimateView | None = None
     blockers: tuple[RefusalView, ...] = ()
@@ -41,12 +41,13 @@ def look_ahead(reads: Reads, waiting: Waiting, position: int | None = None) -> A
     """Of a session that stands in line, or of one that would be its last."""
     snapshot = standing_in(picture_of(reads), waiting)
     plan = cycle(snapshot)
+    broken = tuple(one for one in plan.refusals.get(waiting.id, ()) if one.code == "group_broken")
     lately = lately_of(reads.ended_lately(line_of(waiting.shape.group, snapshot.groups) or ""))
-    found = estimate(snapshot, waiting, lately, position, plan)
+    found = None if broken else estimate(snapshot, waiting, lately, position, plan)
     told = in_its_way(plan, waiting.id)
     return Ahead(
         None if found is None else _view(found),
-        tuple(RefusalView(one.code, one.message, dict(one.counts)) for one in told),
+        tuple(RefusalView(one.code, one.message, dict(one.counts)) for one in (*told, *broken)),
         shorter_time_s(snapshot, waiting, plan) if told else None,
     )
 

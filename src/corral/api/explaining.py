@@ -106,7 +106,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     blockers = own + [RefusalView(one.code, one.message, dict(one.counts)) for one in found.refusals]
     if found.refusals and (kept := pinned_nodes(snapshot, session.spec, session.id)):
         blockers.append(_view(refusal("pinned", {"nodes": kept})))
-    if not found.refusals:  # a policy that fails at work is known by what the pass told
+    if own and not found.refusals:  # a policy that fails at work is known by what the pass told
         blockers += [RefusalView(**one) for one in reads.refusals([session.id]).get(session.id, [])
                      if one["code"] == "group_broken"]  # fmt: skip
     position = reads.position(session)
@@ -114,7 +114,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
         position = position_of(reads.snapshot(PER_SHAPE), session.id)
     pace = None if _held_back(found) else position
     ahead = Ahead() if own or found.infeasible else look_ahead(reads, waiting, pace)
-    blockers += ahead.blockers
+    blockers += [one for one in ahead.blockers if one.code not in {known.code for known in blockers}]
     if not blockers and position and position > 1:
         before = f"{position - 1} session{' is' if position == 2 else 's are'} before it"
         blockers.append(RefusalView("behind", before, {"sessions": position - 1}))

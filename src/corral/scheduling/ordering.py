@@ -17,7 +17,7 @@ from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
 from corral.scheduling.plan import Refusal, refusal
-from corral.scheduling.policies.atwork import AT_WORK
+from corral.scheduling.policies.atwork import AT_WORK, said
 from corral.scheduling.policies.guarded import guarded
 from corral.scheduling.policies.order import FIFO, Capacity, OrderView, Turns
 from corral.scheduling.policies.registry import ORDERS, Policies, policies_of
@@ -62,8 +62,8 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
     for group in groups:
         try:
             policies = policies_of(group)
-        except Exception as error:  # also what a stranger's declarations do
-            why = error.message if isinstance(error, Invalid) else f"{type(error).__name__}: {error}"
+        except BaseException as error:  # also what a stranger's declarations do
+            why = error.message if isinstance(error, Invalid) else said(error)
             held_back[group.name] = _broken(group.name, why[:500])
             continue
         sound[group.name] = policies
@@ -217,13 +217,13 @@ class _Line:
             AT_WORK.name = self._stranger
             self._turns = self._turns or self._begin()
             one = self._turns.send(taken)
+            its_own = self._left.pop(getattr(one, "id", ""), None)
         except StopIteration:
             return self._end("it left sessions out")
-        except Exception as error:
-            return self._end(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            return self._end(said(error))
         finally:
             AT_WORK.name = None
-        its_own = self._left.pop(getattr(one, "id", ""), None)
         return self._end("it named a session that is not its to name, or one twice") if its_own is None else its_own
 
     def _end(self, why: str) -> None:

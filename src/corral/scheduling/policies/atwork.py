@@ -18,3 +18,14 @@ class AtWork:
 
 
 AT_WORK = AtWork()
+
+
+def said(error: BaseException) -> str:
+    """In one line, what a policy raised. That somebody asks the whole process to stop is no fault of the policy's: it
+    goes on from here. All else, `sys.exit()` too, ends nothing but the policy's own work."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    try:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception:  # its own words may fail as well
+        return type(error).__name__

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from corral.scheduling.policies.atwork import AT_WORK
+from corral.scheduling.policies.atwork import AT_WORK, said
 from corral.scheduling.policies.score import Demand, PlacementPolicy, Scorer
 from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
@@ -81,9 +81,9 @@ class _Guarded(Scorer):
         try:
             AT_WORK.name = self._name
             return answer()
-        except Exception as error:  # a stranger's code may raise anything
+        except BaseException as error:  # a stranger's code may raise anything
             self._failed = True
-            self._note(f"its placement policy failed: {type(error).__name__}: {error}"[:500])
+            self._note(f"its placement policy failed: {said(error)}"[:500])
             return otherwise
         finally:
             AT_WORK.name = None

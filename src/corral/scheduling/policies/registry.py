@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from corral.model.faults import Invalid
 from corral.model.node import ResourceGroup
+from corral.scheduling.policies.atwork import said
 from corral.scheduling.policies.group_options import GROUP_OPTIONS, group_options
 from corral.scheduling.policies.options import Option, Options, checked, complete
 from corral.scheduling.policies.order import FIFO, SIMPLE, Need, OrderPolicy
@@ -164,8 +165,8 @@ def _offered(kind: PolicyKind, name: str) -> object:
     if key not in _loaded:
         try:
             _loaded[key] = _offers[key]()
-        except Exception as error:  # whatever a stranger's module does while it is imported
-            raise _broken(kind, name, f"cannot be loaded: {type(error).__name__}: {error}") from error
+        except BaseException as error:  # whatever a stranger's module does while it is imported
+            raise _broken(kind, name, f"cannot be loaded: {said(error)}") from error
     return _loaded[key]
 
 
