@@ -34,7 +34,7 @@ SEEDS_AT_ONCE, MOST_SEEDS, SEEDS_WHERE_MET = 200, 4000, 12
 SLOW = {"late_registrations_count"}
 TRANSACTIONS = (
     "place", "claim", "exchange", "register", "settle due sessions", "mark silent nodes", "seen member", "prune",
-    "count usage", "unfold arrays", "preempt",
+    "count usage", "unfold arrays", "preempt", "defragment",
     "submit", "cancel", "hold", "release", "requeue", "update", "confirm dead",
     "set quota", "delete quota", "create reservation", "delete reservation", "settle dependents",
     "create group", "change group", "pause group", "resume group", "delete group",
@@ -53,6 +53,7 @@ WHERE = {"agent.before_lost": "death_is_not_proven"} | {
     for name, focus in (
         ("confirm dead", "permission_never_expires"),
         ("preempt", "pins_stay"),
+        ("defragment", "movers_have_no_room"),
         ("settle dependents", "dependents_go_early"),
         *((f"{verb} group", "pause_is_no_barrier") for verb in ("create", "change", "pause", "resume", "delete")),
     )

@@ -9,7 +9,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from corral.model.pin_invariants import MOVING
 from corral.model.session import parse_token
+from corral.reconcile.sessions import PIN_S
 from corral.testing.sim_store import SimDatabase
 from corral.testing.trees import GroundTruth, Tree
 
@@ -26,6 +28,7 @@ class MakingWay:
         self._violate = violate
         self._until: dict[str, tuple[int, float]] = {}
         self._going_for: dict[str, str] = {}
+        self._moving_to: dict[str, tuple[set[str], float]] = {}
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
         return self._database.raw.execute(statement, values).fetchall()
@@ -38,8 +41,14 @@ class MakingWay:
             self._once(session, attempt, json.loads(detail))
         elif fact == "preempted":
             self._going_for[session] = json.loads(detail)["for"]
+        elif fact == MOVING:
+            told = json.loads(detail)
+            self._moving_to[session] = set(told["to"]), told["room_by"] + PIN_S
+            if "for" in told:
+                self._going_for[session] = told["for"]
         elif fact in ("requeued", "released"):
             self._kept(session, self._going_for.pop(session, None))
+            self._has_where_to_go(session, *self._moving_to.pop(session, (set(), 0.0)))
 
     def _once(self, claimant: str, attempt: int, detail: dict[str, Any]) -> None:
         """Nobody else is stopped for a session while some are, and those are stopped for nobody else."""
@@ -60,6 +69,14 @@ class MakingWay:
         owners = {parse_token(row[0]).session for row in self._rows("SELECT token FROM pin WHERE owner = ?", claimant)}
         if victim not in owners:
             self._violate(RULE, f"{victim} gave its room back, and it was not kept for {claimant}")
+
+    def _has_where_to_go(self, mover: str, nodes: set[str], until: float) -> None:
+        """What was kept for one that moves is still there when it waits to go on, if its time is not over."""
+        if not nodes or self._database.now() >= until or not self._rows(WAITS, mover):
+            return
+        kept = {row[0] for row in self._rows("SELECT node FROM pin WHERE owner = ?", mover)}
+        if not nodes <= kept:
+            self._violate(RULE, f"{mover} moves to {sorted(nodes)}, and has room on {sorted(kept)}")
 
     def begins(self, tree: Tree) -> None:
         """AL8: who held a device whole has gone before another begins there."""

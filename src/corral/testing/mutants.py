@@ -41,6 +41,19 @@ RESERVED = Focus(
     sessions=10,
     jobs_last_s=1.0,
 )
+MOVED = Focus(
+    kinds=("kill_manager",),
+    pace_s=8.0,
+    nodes=3,
+    sessions=6,
+    jobs_last_s=20.0,
+    chaos_s=60.0,
+    preempting=True,
+    limited=False,
+    reserved=False,
+    steered=False,
+    moving=True,
+)
 LIMITED = Focus(limited=True, kinds=("pause_manager",), pace_s=0.5, nodes=2, sessions=6, jobs_last_s=1.0)
 REBOOTS = ("power_loss", "reboot")
 STEERED = Focus(
@@ -73,6 +86,7 @@ FOCUS = {
         jobs_last_s=100.0,
     ),
     "lost_directory_is_void": LOST,
+    "movers_have_no_room": MOVED,
     "no_room_is_kept": Focus(kinds=("disk_full",), pace_s=2.0),
     "old_boot_is_adopted": Focus(kinds=REBOOTS, chaos_s=120.0, pace_s=10.0, jobs_last_s=15.0),
     "others_pins_are_room": CROWDED,
@@ -100,6 +114,7 @@ SELDOM_MET = {
     "agent.forced": Focus(
         kinds=("freeze_shim",), pace_s=0.3, jobs_last_s=100.0, chaos_s=60.0, sessions=8, preempting=False, limited=False
     ),
+    "manager.moves": MOVED,
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name))

@@ -117,6 +117,13 @@ def _pins_for_who_is_gone() -> list[Patch]:
     return [Patch(sessions, "_kept", always)]
 
 
+def _movers_have_no_room() -> list[Patch]:
+    def nothing(self: object, owner: str, places: Mapping[str, RankPlace], until: float) -> None:
+        return None
+
+    return [Patch(_owner("pin"), "pin", nothing)]
+
+
 ROOM_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "victims_are_not_guarded": ("15", "preempting guards every victim", _victims_are_not_guarded),
     "claimants_claim_twice": ("15", "nobody else is stopped while some make way", _claimants_claim_twice),
@@ -124,5 +131,6 @@ ROOM_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "pins_stay": ("15", "a claimant's end or placement drops its pins", _pins_stay),
     "pins_are_not_counted": ("15", "pins are counted with what is held", _pins_are_not_counted),
     "pins_for_who_is_gone": ("15", "no pin is made for a claimant that has gone", _pins_for_who_is_gone),
+    "movers_have_no_room": ("15", "one that moves has its next room kept from the start", _movers_have_no_room),
     "others_pins_are_room": ("15", "a pin is room for its owner alone", _others_pins_are_room),
 }

@@ -24,9 +24,11 @@ from corral.model.session import Session
 from corral.model.spec import SessionSpec
 from corral.ports import NewSession, Tx, node_channel
 from corral.reconcile import arrays, exchange, groups, intents, quotas, reserving
+from corral.reconcile.defragmenting import carry_out
 from corral.reconcile.dependencies import let_wait
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
+from corral.scheduling import clearing
 from corral.scheduling.cycle import held_by_quota
 from corral.scheduling.limits import check_limits
 from corral.scheduling.plan import Plan, check
@@ -173,6 +175,11 @@ class SimManager:
             return Answer(events=told)
         if call.what == "confirm_dead":
             await self.store.tx("confirm dead", lambda tx: intents.confirm_dead(tx, call.session, call.owner))
+            return Answer()
+        if call.what == "defragment":
+            done = await carry_out(self.store, clearing.Wanted(**call.values), call.owner)
+            if done.begun:
+                self.process.sometimes("manager.moves")
             return Answer()
         if call.what in QUOTA_CALLS:
             await self.store.tx(call.what, partial(_set_quota, call=call))

@@ -158,12 +158,14 @@ class World:
     async def main(self) -> None:
         size, chance = self.site.size, self.site.chance
         if self.site.preempting:
-            group = ResourceGroup("default", order="priority", options=self.site.options())
+            spread = "spread" if self.site.focus.moving else "pack"
+            group = ResourceGroup("default", order="priority", placement=spread, options=self.site.options())
             self.site.database.write("group", "group", lambda tx: groups.create(tx, group, "operator"), stands=True)
         for name in self.site.manager_names:
             self._start_manager(name)
         for number in range(size.nodes):
-            machine = self._make_node(self.site, f"n{number}", chance.choice((0, 1, 2, 4)))
+            gpus = chance.choice((0, 1, 2, 4))
+            machine = self._make_node(self.site, f"n{number}", 4 if self.site.focus.moving else gpus)
             self._machines.append(machine)
             self.loop.at(chance.random() * 2.0, machine.power_on)
         for number in range(size.users):

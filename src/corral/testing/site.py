@@ -34,6 +34,7 @@ class Focus:
     preempting: bool | None = None  # None: as the seed has it
     limited: bool | None = None  # by quotas that change
     reserved: bool | None = None  # now and then, all nodes or one
+    moving: bool | None = None  # by an operator who defragments, where sessions may be stopped for others; True: much
     steered: bool | None = None  # by an operator who changes, pauses, makes and deletes groups
 
 

@@ -96,6 +96,10 @@ class User:
         self._keeping = random.Random(f"{seed}:{process.name}:reservations")
         reserved = self._keeping.random() < 0.25 if site.focus.reserved is None else site.focus.reserved
         self.reserves = reserved and process.name == "u0"
+        self._moving = random.Random(f"{seed}:{process.name}:moving")
+        moving = self._moving.random() < 0.5 if site.focus.moving is None else site.focus.moving
+        self.moves = moving and site.preempting and process.name == "u0"
+        self._scattered = bool(site.focus.moving)
         self._steering = random.Random(f"{seed}:{process.name}:groups")
         steered = self._steering.random() < 0.3 if site.focus.steered is None else site.focus.steered
         self.steers = steered and process.name == "u0"
@@ -192,6 +196,8 @@ class User:
             self.process.spawn(self._limit(until_s), name="limit")
         if self.steers:
             self.process.spawn(self._steer(until_s), name="steer")
+        if self.moves:
+            self.process.spawn(self._defragment(until_s), name="defragment")
         if self.reserves:
             self.process.spawn(self._reserve(until_s, nodes), name="reserve")
         while number < count:
@@ -256,6 +262,14 @@ class User:
                 call = Call(what=f"{what} group", session=group, values=values, owner="operator")
             self.process.spawn(self._ask(call, patient=False), name="steer")
 
+    async def _defragment(self, until_s: float) -> None:
+        """An operator who has sessions moved, for those who wait, or for room that he wants to see free."""
+        chance = self._moving
+        while self.process.loop.now_s < until_s:
+            await self.process.sleep(chance.random() * 2.0)
+            call = Call(what="defragment", values={"gpus": chance.choice((0, 0, 1, 2, 4))}, owner="operator")
+            self.process.spawn(self._ask(call, patient=False), name="defragment")
+
     async def _resume(self) -> None:
         """And once more, should an older request to pause it come late."""
         for _ in range(LATE_REQUESTS):
@@ -286,6 +300,9 @@ class User:
         if not self._preempting:
             return spec
         urgency = self._urgency
+        if self._scattered:
+            gpu = GpuRequest(count=urgency.choice((1, 1, 1, 1, 4)))
+            spec = replace(spec, nodes=1, ranks_per_node=1, exclusive=False, resources=replace(spec.resources, gpu=gpu))
         return replace(
             spec, priority=urgency.choice((0, 0, 0, 5, 10)), preemptible=urgency.choice((None, None, None, True, False))
         )

@@ -33,6 +33,7 @@ MARKS = (
     "agent.ended",
     "agent.forced",
     "manager.holds_to_quotas",
+    "manager.moves",
     "manager.pass_failed",
     "manager.plans_starts",
     "manager.preempts",
