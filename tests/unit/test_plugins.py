@@ -11,6 +11,7 @@ from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.spec import SessionSpec
 from corral.plugins import offer_policies
 from corral.scheduling.cycle import cycle
+from corral.scheduling.fleet import Fleet
 from corral.scheduling.policies.registry import PolicyKind, names, order_policy, own_names, placement_policy, withdraw
 from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
 
@@ -157,6 +158,23 @@ def test_whatever_one_raises_ends_nothing_but_its_own_work(install: Install) -> 
         plan = cycle(snapshot(group, ResourceGroup("b")))
         assert {"s1", "s3"} <= {placed.session.id for placed in plan.placements} <= {"s0", "s1", "s3"}
         assert {why.code for why in plan.refusals["s2"]} == {"group_broken"}, group
+
+
+def test_once_its_policy_is_another_a_group_goes_on_where_the_nodes_were_known(install: Install) -> None:
+    """A manager keeps from pass to pass what fits where: that a policy failed says nothing of that."""
+    install("rude_policies", {"placement.leaves": "rude_module:Leaves"}, rude_module=RUDE)
+    assert offer_policies() == []
+    none = {"backfill": "none"}
+    broken, mended = (
+        snapshot(ResourceGroup("a", placement=name, options=none), ResourceGroup("b")) for name in ("leaves", "pack")
+    )
+    fleet = Fleet(broken.nodes, broken.devices, {}, broken.now)
+    for _ in range(2):
+        told = cycle(broken, fleet=fleet)
+        assert {"s0", "s2"} <= told.refusals.keys()
+        for placed in told.placements:
+            fleet.give_back(placed.ranks)
+    assert {placed.session.id for placed in cycle(mended, fleet=fleet).placements} == {"s0", "s1", "s2", "s3"}
 
 
 def test_names_that_make_no_sense_are_told_and_left_out(install: Install) -> None:

@@ -312,7 +312,8 @@ class _Group:
         scores = self._refreshed(standing, self.scorer)
         rows = self.scorer.choose(self._without(scores, avoided), shape.nodes)
         if len(rows) < shape.nodes:
-            if scores.max(initial=-np.inf) == -np.inf:
+            nothing = scores.max(initial=-np.inf) == -np.inf
+            if nothing and not (self.scorer.may_fail and standing.fits(slice(None)).any()):
                 standing.fits_nowhere_now()
                 self._scored.pop(standing, None)
             return None

@@ -22,6 +22,8 @@ def guarded(policy: PlacementPolicy, note: Callable[[str], None], name: str = "a
 
 
 class _Guarded(Scorer):
+    may_fail = True
+
     def __init__(
         self, policy: PlacementPolicy, note: Callable[[str], None], name: str, pool: Pool, demand: Demand
     ) -> None:

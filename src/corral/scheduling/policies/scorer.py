@@ -30,6 +30,7 @@ class Scorer(ABC):
 
     by_shape: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False  # at the demand
+    may_fail: ClassVar[bool] = False  # and then scores nothing, whatever fits
 
     def __init__(self, pool: Pool, demand: Demand) -> None:
         self.pool = pool
