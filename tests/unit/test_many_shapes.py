@@ -14,6 +14,7 @@ from corral.scheduling.line import MOST_CHOSEN, Line
 from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
+from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 from corral.scheduling.telling import TELL_AGAIN_S, Told
 
@@ -152,6 +153,17 @@ def test_who_asks_for_another_time_is_seen_where_quotas_are_about_time() -> None
     a_pass(picture, 0.0)
     assert [one.id for one in picture.line(GROUPS)[0]] == ["s0"]
     assert [one.id for one in picture.line(GROUPS, (), quotas)[0]] == ["s0", "s2"]
+
+
+def test_of_equal_claims_as_many_are_seen_as_a_pass_looks_for_victims_for() -> None:
+    groups = {"g": ResourceGroup("g", options={"backfill": "none", "preemption": "priority"})}
+    under_way = [waits(number, a_shape(9000))._replace(room_by=100.0) for number in range(3)]
+    line = [*under_way, *(waits(number, a_shape(9000)) for number in range(3, 60))]
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [(one, 0.0) for one in line]), 0.0)
+    cycle(Snapshot(0.0, picture.nodes, picture.devices, picture.line(groups)[0], groups), fleet=picture.fleet)
+    seen = picture.line(groups)[0]
+    assert MAX_CLAIMANTS <= len([one for one in seen if one.room_by is None]) < 20
 
 
 def test_a_paused_home_group_says_still_who_comes_first_of_those_that_name_none() -> None:

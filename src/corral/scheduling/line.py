@@ -37,6 +37,10 @@ class Line:
         self._told.pop(one.id, None)
         self._chosen.clear()
 
+    def made_for(self) -> int:
+        """For how many of them others were stopped: these need nobody else's room, and hide nobody who does."""
+        return sum(one.room_by is not None for one in self._told.values())
+
     def first(self, needs: frozenset[Need], count: int, *, by_limit: bool = False) -> Sequence[Waiting]:
         """The `count` oldest, those told something, and as many as that by each of `needs`, or of each time limit."""
         if len(self.members) <= count:

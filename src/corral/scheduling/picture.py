@@ -26,9 +26,10 @@ from corral.scheduling.demand import Expected
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.line import Line
 from corral.scheduling.ordering import home_of, standing_of
-from corral.scheduling.policies.group_options import group_options
+from corral.scheduling.policies.group_options import group_options, preempts
 from corral.scheduling.policies.order import FIFO, Need
 from corral.scheduling.policies.registry import ORDERS, looks_ahead, needs_of
+from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.snapshot import Running, Shape, Waiting
 from corral.scheduling.telling import Told
 
@@ -308,14 +309,11 @@ class Picture:
                 found.append(line.members)
                 continue
             most = fleet.most_that_fit(shape, usable, MAX_PLACEMENTS)
-            if most and quotas.listed:
-                found.append(line.members)  # any number of them may be held back in front of one that is not
-                continue
             needs = view.needs | WHOSE if quotas.listed or (most and reserved) else view.needs
-            count = most + view.depth  # whoever finds the room taken is told so
+            count = most + view.depth + line.made_for()  # whoever finds the room taken is told so
             by_limit = timed or (most > 0 and (view.looks_ahead or reserved))
             chosen = line.first(needs, count, by_limit=by_limit)
-            if most and len(chosen) < len(line.members):
+            if most and len(chosen) < len(line.members) and not quotas.listed:  # which hold back all alike behind it
                 last_read.append(line.members[count - 1].id)
             if not view.by_age:
                 found.append(chosen)
@@ -379,6 +377,7 @@ class _View(NamedTuple):
         order, options = ORDERS.get(group.order), group_options(group)
         backfill = options["backfill"]
         depth = int(options["backfill_depth"]) if backfill == "conservative" else 1
+        depth += MAX_CLAIMANTS if preempts(group) else 0
         return cls(None if order is None else needs_of(group), depth, backfill != "none", order is FIFO)
 
 

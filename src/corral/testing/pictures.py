@@ -10,17 +10,19 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from corral.model.dependency import Dependency, DependencyKind
 from corral.model.faults import Fault
 from corral.model.lifecycle import Phase
 from corral.model.node import Node, NodeState, ResourceGroup
+from corral.model.quota import Quota
+from corral.model.reservation import AskedReservation
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Why
 from corral.model.spec import SessionSpec
 from corral.ports import Reads, Store
-from corral.reconcile import groups, intents
+from corral.reconcile import groups, intents, quotas, reserving
 from corral.reconcile.dependencies import let_wait
 from corral.reconcile.groups import GroupChange
 from corral.reconcile.placement import new_refusals, place_pass
@@ -123,6 +125,7 @@ class Doings:
             self._facts,
         )
         self._moves += (self._cancel, self._hold, self._release, self._requeue, self._update, self._break, self._node)
+        self._moves += (self._quota, self._unlimited, self._reserve)
         self._moves += (self._silence, self._pass_time, self._group, self._pause, self._sweep, self._follow)
 
     async def begin(self) -> None:
@@ -193,7 +196,7 @@ class Doings:
 
     async def _update(self) -> None:
         id_, group = self._some(), self._pick((None, "default", "other"))
-        change = {"priority": self._choose(3), "time_limit_s": self._pick((None, 60, 3600))}
+        change: dict[str, Any] = {"priority": self._choose(3), "time_limit_s": self._pick((None, 60, 3600))}
         await self.store.tx("update", lambda tx: intents.update(tx, id_, ADMIN, group=group, **change))
 
     async def _break(self) -> None:
@@ -202,12 +205,29 @@ class Doings:
 
     async def _group(self) -> None:
         name, backfill = self._pick(("default", "other")), self._pick(("none", "easy", "conservative"))
-        asked = GroupChange(self._pick(ORDERS), placement=self._pick(PLACEMENTS), options={"backfill": backfill})
+        options = {"backfill": backfill, "preemption": self._pick(("none", "none", "priority", "fair-share"))}
+        options["preemption_min_runtime"] = "1s"
+        asked = GroupChange(self._pick(ORDERS), placement=self._pick(PLACEMENTS), options=options)
         await self.store.tx("set group", lambda tx: groups.change(tx, name, asked, ADMIN))
 
     async def _pause(self) -> None:
         name, do = self._pick(("default", "other")), self._pick((groups.pause, groups.resume, groups.resume))
         await self.store.tx("pause", lambda tx: do(tx, name, ADMIN))
+
+    async def _quota(self) -> None:
+        limits = self._pick(({"sessions": 2}, {"cpu_milli": 4000}, {"time_limit_s": 600}))
+        owner, group = self._pick((("*", None), ("ann", None), (None, "default")))
+        quota = Quota(self._pick(("q1", "q2")), owner=owner, group=group, limits=limits)
+        await self.store.tx("set quota", lambda tx: quotas.put(tx, quota, ADMIN))
+
+    async def _unlimited(self) -> None:
+        name = self._pick(("q1", "q2"))
+        await self.store.tx("delete quota", lambda tx: quotas.delete(tx, name, ADMIN))
+
+    async def _reserve(self) -> None:
+        begin, owners = self._pick(("+0s", "+60s", "+1h")), self._pick(((), ("ann",)))
+        asked = AskedReservation(f"r{next(self._boots)}", begin, None, "200s", (self._pick(NODES),), owners=owners)
+        await self.store.tx("reserve", lambda tx: reserving.create(tx, asked, ADMIN))
 
     # managers, time and nodes
 
