@@ -58,7 +58,7 @@ class Heads:
         self._shifts: list[tuple[str, Rows, Ints]] = []
         self._kind: Kind | None = None
         self._told: dict[tuple[Shape, Kind], tuple[Refusal, ...]] = {}
-        self._hopeless: set[Shape] = set()
+        self._never: set[Shape] = set()  # could not start on empty nodes
         self._freed_for: set[str] = set()
 
     def stopped(self, waiting: Waiting) -> bool:
@@ -129,7 +129,7 @@ class Heads:
         front = self._fronts.get(line)
         if front is None:
             front = self._fronts[line] = _Front(self._snapshot, line)
-        if front.full or waiting.shape in self._hopeless or self._fleet is None:
+        if front.full or waiting.shape in self._never or self._fleet is None:
             return
         if line in self._snapshot.unread:
             front.stopped = True
@@ -137,7 +137,7 @@ class Heads:
         self._show_all()
         self._look(self._fleet)
         if not self._could_ever(waiting):
-            self._hopeless.add(waiting.shape)
+            self._never.add(waiting.shape)
             return
         front.looked_at += 1
         start = self._earliest(waiting)

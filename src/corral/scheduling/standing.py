@@ -235,7 +235,7 @@ class Standing:
         pool, shape = self.pool, self.shape
         room, need = pool.room[rows], self.need
         alone = self._alone(rows) if shape.exclusive else np.full(len(room), UNBOUNDED)
-        cpus, memories = _times(room[:, CPU], need.cpu_milli), _times(room[:, MEMORY], need.memory_mib)
+        cpus, memories = times(room[:, CPU], need.cpu_milli), times(room[:, MEMORY], need.memory_mib)
         limits = np.stack((alone, cpus, memories, self._gpu_ranks(rows)))
         first = limits.argmin(axis=0)  # the first of equals: the order in which NodeRoom asks
         short = limits.min(axis=0) < shape.ranks_per_node
@@ -259,7 +259,7 @@ class Standing:
         needed = need.vram_mib[pool.kinds_of(rows)]
         if need.whole:
             return ((share >= need.share_milli) & (vram >= needed)).sum(axis=1) // need.gpus
-        each = np.minimum(_times(share, need.share_milli), _times(vram, needed))
+        each = np.minimum(times(share, need.share_milli), times(vram, needed))
         return np.minimum(each, self.shape.ranks_per_node).sum(axis=1)
 
     def _gpu_codes(self, rows: Rows | slice) -> Codes:
@@ -272,7 +272,7 @@ class Standing:
         return np.where(suited, lacking, without).astype(np.int8)
 
 
-def _times(free: Ints, each: Ints | int) -> Ints:
+def times(free: Ints, each: Ints | int) -> Ints:
     """How often `each` goes into `free`; without end where it is nothing."""
     return np.where(np.equal(each, 0), np.where(free >= 0, UNBOUNDED, 0), np.maximum(free // np.maximum(each, 1), 0))
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Ints, Pool
+from corral.scheduling.pool import CPU, DEVICES, MEMORY, Flags, Ints, Pool
 from corral.scheduling.snapshot import Shape, Snapshot
-from corral.scheduling.standing import UNBOUNDED, Need, need_of
+from corral.scheduling.standing import UNBOUNDED, Need, need_of, times
 
 
 class Sight(NamedTuple):
@@ -60,7 +59,7 @@ class Part:
         self._now = now
         self._held_back = held_back
         self._names, self._class_of = _classes(group, pool)
-        self._whole = _whole_room(pool)
+        self._whole = pool.full_room()
         self._open: Flags = np.ones(len(pool), bool)
 
     def fitting(self, shape: Shape, *, full: bool = False) -> Flags:
@@ -148,7 +147,7 @@ class Part:
         needed = need.vram_mib[self.pool.kind]
         if need.whole:
             return ((share >= need.share_milli) & (vram >= needed)).sum(axis=1) // need.gpus
-        each = np.minimum(_times(share, need.share_milli), _times(vram, needed))
+        each = np.minimum(times(share, need.share_milli), times(vram, needed))
         return np.minimum(each, most).sum(axis=1)
 
 
@@ -162,16 +161,3 @@ def _classes(group: str, pool: Pool) -> tuple[list[str], NDArray[np.intp]]:
 def _gpus(models: Iterable[str]) -> str:
     counted = Counter(models)
     return " ".join(f"{count}x{model}" for model, count in sorted(counted.items())) or "no GPU"
-
-
-def _whole_room(pool: Pool) -> Ints:
-    """Each row of `Pool.room` as it would be if nobody held anything."""
-    there = pool.kind != NO_DEVICE
-    capacity: Ints = np.array([kind.capacity_mib for kind in pool.kinds], np.int64)
-    shares: Ints = np.where(there, WHOLE_GPU_MILLI, 0)
-    return np.concatenate((pool.size, shares, np.where(there, capacity[pool.kind], 0)), axis=1)
-
-
-def _times(free: Ints, each: Ints | int) -> Ints:
-    """How often `each` goes into `free`; without end where it is nothing."""
-    return np.where(np.equal(each, 0), UNBOUNDED, np.maximum(free // np.maximum(each, 1), 0))
