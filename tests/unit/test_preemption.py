@@ -310,6 +310,13 @@ def test_nobody_is_stopped_for_who_would_run_into_a_reservation() -> None:
     assert stopped(replace(snapshot, reservations=[soon._replace(starts_at=NOW + 200)])) == {"c": ["v"]}
 
 
+def test_who_has_gone_when_a_reservation_begins_claims_behind_one_who_has_not() -> None:
+    late, soon = waiting("late", a_spec(8), 5), waiting("soon", a_spec(8), 5, 1, time_limit_s=60)
+    snapshot = a_picture([late, soon], [running("v", a_rank(cpus=8))])
+    kept = Reservation("r", ("n1",), NOW + 600, NOW + 1200)
+    assert stopped(replace(snapshot, reservations=[kept])) == {"soon": ["v"]}
+
+
 def test_the_next_pass_follows_at_once_where_who_runs_was_not_read() -> None:
     snapshot = a_picture([waiting("c", a_spec(8), 5)], [running("v", a_rank(cpus=8))])
     unread = replace(snapshot, running=(), unread=frozenset({"default"}))

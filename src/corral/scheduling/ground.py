@@ -167,13 +167,18 @@ class Ground:
 
     def is_hopeless(self, claimant: Waiting) -> bool:
         """Whether an equal claim to equal room found no victims in this pass."""
-        return (claimant.shape, self._claims.key(claimant)) in self._hopeless and claimant.id not in self._kept
+        return self._claim(claimant) in self._hopeless and claimant.id not in self._kept
+
+    def _claim(self, claimant: Waiting) -> object:
+        """What is equal of equal claims to equal room."""
+        whose = (claimant.owner, claimant.project, claimant.time_limit_s) if self._reservations else ()
+        return claimant.shape, self._claims.key(claimant), whose
 
     def offer(self, claimant: Waiting) -> Offer | None:
         """The cheapest way to make room for it; None where there is none."""
         found = self._cheapest(claimant) if self._claims.may(claimant) else None
         if found is None:
-            self._hopeless.add((claimant.shape, self._claims.key(claimant)))
+            self._hopeless.add(self._claim(claimant))
         return found
 
     def accept(self, claimant: Waiting, offer: Offer) -> None:
