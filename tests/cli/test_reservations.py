@@ -1,6 +1,7 @@
 """corral reservation, planned starts and estimates on the command line, and the SDK's calls below them."""
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
@@ -40,12 +41,24 @@ def test_create_list_show_delete(corral: Corral) -> None:
     assert "user:" in corral("reservation", "list", "--all", "-o", "wide").out
 
 
+def test_times_are_those_where_the_caller_is(corral: Corral) -> None:
+    made = corral("reservation", "create", "m", "--group", "default", "--begin", "18:00", "--for", "1h", "-o", "json")
+    try:
+        asked = datetime.now().astimezone().replace(hour=18, minute=0, second=0, microsecond=0)
+        begins = datetime.fromisoformat(made.json()["starts_at"])
+        assert begins.astimezone().hour == 18 and abs((begins - asked).days) <= 1
+    finally:
+        corral("reservation", "delete", "m")
+
+
 def test_bad_input_is_one_line_and_a_code(corral: Corral) -> None:
     node = node_of(corral)
     for words, part in (
         (("create", "m", "--node", node), "when it ends"),
         (("create", "m", "--node", node, "--for", "1h", "--end", "+2h"), "one of --end and --for"),
         (("create", "m", "--for", "1h"), "which nodes"),
+        (("create", "m", "--for", "1h", "--node", node, "--begin", ""), "--begin ''"),
+        (("create", "m", "--for", "", "--node", node), "is not a duration"),
         (("create", "m", "--for", "1h", "--node", "nowhere"), "there is no node 'nowhere'"),
         (("create", "m", "--for", "1h", "--node", node, "--begin", "yesterday"), "--begin 'yesterday'"),
         (("create", "m", "--for", "1h", "--node", node, "--begin", "2020-01-01T00:00+00:00"), "in the past"),

@@ -1,5 +1,6 @@
 """When a session may begin: moments with their offsets, and times after the submit."""
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -42,3 +43,17 @@ def test_the_callers_clock_gives_the_offset() -> None:
     assert begin_of("2026-12-01", here).startswith("2026-12-01T00:00:00")
     for left_alone in ("2026-12-01T08:00+05:00", "+2h", "whenever", "25:00", ""):
         assert begin_of(left_alone, here.astimezone(timezone(timedelta(hours=3)))) == left_alone
+
+
+def test_where_clocks_are_put_forward_or_back_nothing_begins_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        here = datetime.fromisoformat("2027-03-27T12:00+01:00")
+        assert begin_of("2027-03-28T02:30", here) == "2027-03-28T03:30:00+02:00", "there is no half past two"
+        assert datetime.fromisoformat(begin_of("02:30", here)) == datetime.fromisoformat("2027-03-28T03:30+02:00")
+        assert begin_of("2027-10-31T02:30", here) == "2027-10-31T02:30:00+02:00", "there are two"
+        assert begin_of("2027-03-28T12:00", here) == "2027-03-28T12:00:00+02:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,17 @@ def begin_of(text: str, here: datetime) -> str:
         with suppress(ValueError):
             asked = datetime.strptime(text, form).time()  # noqa: DTZ007 - a time of day, in the caller's zone
             day = here.date() if asked > here.time() else here.date() + timedelta(days=1)
-            return datetime.combine(day, asked).astimezone(here.tzinfo).isoformat()
+            return _where_it_is(datetime.combine(day, asked)).astimezone(here.tzinfo).isoformat()
     with suppress(ValueError, OverflowError):
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            return moment.astimezone().isoformat()
+            return _where_it_is(moment).isoformat()
     return text
+
+
+def _where_it_is(wall: datetime) -> datetime:
+    """A time that the clocks pass over is as much after they were put forward; one that they show twice the first."""
+    return datetime.fromtimestamp(wall.timestamp(), UTC).astimezone()
 
 
 def _given(name: str, value: Any) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
+from corral.cli.request import begin_of
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, option, verb
@@ -14,7 +16,7 @@ from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, option, verb
 NAME = argument("name", "NAME")
 MOST_NODES = 4
 WHEN = (
-    option("--begin", metavar="TIME", default="now", help="From when on: now, +2h, or 2026-12-01T18:00+01:00 (now)."),
+    option("--begin", metavar="TIME", default="now", help="From when on: now, +2h, 18:00, 2026-12-01T18:00 (now)."),
     option("--end", metavar="TIME", help="Until when."),
     option("--for", "length", metavar="T", help="Or for how long: 90m, 12h, 2d."),
 )
@@ -73,8 +75,13 @@ reservation = click.Group(
 
 
 def _given(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said; what may be given several times as a list."""
-    return {name: [*value] if name in ("node", "owner", "project") else value for name, value in said.items() if value}
+    """What was said; what may be given several times as a list, times as they are where the caller is."""
+    found: dict[str, Any] = {
+        name: [*value] if name in ("node", "owner", "project") else value for name, value in said.items()
+    }
+    here = datetime.now().astimezone()
+    found |= {name: begin_of(found[name], here) for name in ("begin", "end") if found[name] is not None}
+    return {name: value for name, value in found.items() if value not in (None, []) and (name, value) != ("reason", "")}
 
 
 def _print(terminal: Terminal, one: Mapping[str, Any]) -> None:
