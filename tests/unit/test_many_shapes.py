@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from corral.model.node import Node, NodeState, ResourceGroup
-from corral.model.quota import Quota, Quotas
+from corral.model.quota import NO_QUOTAS, Quota, Quotas
 from corral.model.resources import Resources
 from corral.scheduling import fleet as fleet_module
 from corral.scheduling import picture as picture_module
@@ -15,7 +15,7 @@ from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
 from corral.scheduling.preemption import MAX_CLAIMANTS
-from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Reservation, Running, Shape, Snapshot, Waiting
 from corral.scheduling.telling import TELL_AGAIN_S, Told
 
 GROUPS = {"g": ResourceGroup("g", options={"backfill": "none"})}
@@ -164,6 +164,18 @@ def test_of_equal_claims_as_many_are_seen_as_a_pass_looks_for_victims_for() -> N
     cycle(Snapshot(0.0, picture.nodes, picture.devices, picture.line(groups)[0], groups), fleet=picture.fleet)
     seen = picture.line(groups)[0]
     assert MAX_CLAIMANTS <= len([one for one in seen if one.room_by is None]) < 20
+
+
+def test_where_nodes_are_reserved_claims_of_other_lengths_are_seen() -> None:
+    groups = {"g": ResourceGroup("g", options={"backfill": "none", "preemption": "priority"})}
+    line = [waits(number, a_shape(9000)) for number in range(60)]
+    line.append(waits(60, a_shape(9000))._replace(time_limit_s=60))
+    picture = Picture()
+    picture.merge(Changed(MARK, True, [a_node()], (), [(one, 0.0) for one in line]), 0.0)
+    cycle(Snapshot(0.0, picture.nodes, picture.devices, picture.line(groups)[0], groups), fleet=picture.fleet)
+    reserved = [Reservation("r", ("n1",), 600.0, 1200.0)]
+    assert picture.line(groups, (), NO_QUOTAS, reserved)[0][-1].id == "s60"
+    assert picture.line(groups)[0][-1].id != "s60"
 
 
 def test_a_paused_home_group_says_still_who_comes_first_of_those_that_name_none() -> None:

@@ -309,9 +309,10 @@ class Picture:
                 found.append(line.members)
                 continue
             most = fleet.most_that_fit(shape, usable, MAX_PLACEMENTS)
-            needs = view.needs | WHOSE if quotas.listed or (most and reserved) else view.needs
+            may_differ = reserved and (most > 0 or view.preempts)  # whether one goes there where another may not
+            needs = view.needs | WHOSE if quotas.listed or may_differ else view.needs
             count = most + view.depth + line.made_for()  # whoever finds the room taken is told so
-            by_limit = timed or (most > 0 and (view.looks_ahead or reserved))
+            by_limit = timed or may_differ or (most > 0 and view.looks_ahead)
             chosen = line.first(needs, count, by_limit=by_limit)
             if most and len(chosen) < len(line.members) and not quotas.listed:  # which hold back all alike behind it
                 last_read.append(line.members[count - 1].id)
@@ -371,6 +372,7 @@ class _View(NamedTuple):
     depth: int = 1
     looks_ahead: bool = False
     by_age: bool = True
+    preempts: bool = False
 
     @classmethod
     def of(cls, group: ResourceGroup) -> _View:
@@ -378,7 +380,8 @@ class _View(NamedTuple):
         backfill = options["backfill"]
         depth = int(options["backfill_depth"]) if backfill == "conservative" else 1
         depth += MAX_CLAIMANTS if preempts(group) else 0
-        return cls(None if order is None else needs_of(group), depth, backfill != "none", order is FIFO)
+        needs = None if order is None else needs_of(group)
+        return cls(needs, depth, backfill != "none", order is FIFO, preempts(group))
 
 
 NO_VIEW = _View()
