@@ -27,7 +27,7 @@ from corral.scheduling.fleet import Fleet
 from corral.scheduling.line import Line
 from corral.scheduling.ordering import home_of, standing_of
 from corral.scheduling.policies.group_options import group_options, preempts
-from corral.scheduling.policies.order import FIFO, Need
+from corral.scheduling.policies.order import FIFO, WHOSE, Need
 from corral.scheduling.policies.registry import ORDERS, looks_ahead, needs_of
 from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.snapshot import Running, Shape, Waiting
@@ -38,7 +38,6 @@ MANY_PLACED = MAX_PLACEMENTS // 2
 MOST_HOPELESS = 1000  # shapes that fit nowhere, of which the first is shown in each pass
 QUIET_S = 4.0
 _Hopeless = tuple[Shape, Sequence[Waiting]]
-WHOSE = frozenset({Need.OWNER, Need.PROJECT})
 
 
 class Mark(NamedTuple):

@@ -17,14 +17,13 @@ from corral.model.quota import NO_QUOTAS, Quotas
 from corral.model.session import Session
 from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import home_of, line_of
-from corral.scheduling.policies.order import FIFO, Need
+from corral.scheduling.policies.order import FIFO, WHOSE, Need
 from corral.scheduling.policies.registry import needs_of
 from corral.scheduling.policies.shares import half_life_of
 from corral.scheduling.snapshot import Usage, Waiting
 from corral.store import rows, sql
 
 Rows = Callable[..., list[Any]]
-WHOSE = frozenset({Need.OWNER, Need.PROJECT})
 READ_BY = (Need.OWNER, Need.PROJECT, Need.PRIORITY, Need.NEWEST, Need.SHORTEST, Need.RESTARTED)
 
 

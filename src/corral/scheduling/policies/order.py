@@ -41,6 +41,9 @@ class Need(StrEnum):
     USED = "used"
 
 
+WHOSE = frozenset({Need.OWNER, Need.PROJECT})
+
+
 class Capacity(NamedTuple):
     """What a group's nodes have together, whoever holds it. `vram_mib` is that of one GPU on average."""
 
