@@ -142,7 +142,9 @@ async def _serving(
         loop.add_signal_handler(number, stopped.set)
     member = ids.nonce()[:12]
     loops = Loops(manager_loops(store, member, url, clock), store.wakeups, clock, _report)
-    watch = PolicyWatch(clock.mono, lambda name, seconds: log.error("policy keeps the manager", policy=name, seconds=seconds))
+    watch = PolicyWatch(
+        clock.mono, lambda name, seconds: log.error("policy keeps the manager", policy=name, seconds=seconds)
+    )
     watch.start()
     app = create_app(store, clock, ids, url=url, by=f"manager:{member}", loops=loops, stopping=stopped,
                      refused=refused, slow_policies=watch.slowest)  # fmt: skip
