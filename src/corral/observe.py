@@ -10,8 +10,10 @@ from typing import Protocol, TextIO, TypeVar, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from corral.ports import Clock, Reads, Store, Tx, Wakeups
+from corral.ports import Clock, Deed, Reads, Store, Tx, Wakeups
 
 T = TypeVar("T")
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -75,6 +77,8 @@ class Metrics:
         self._restarts = Gauge("corral_loop_restarts", "Times a loop was started again", ["loop"], registry=registry)
         self._running = Gauge("corral_loop_running", "1 while the loop runs", ["loop"], registry=registry)
         self._age = Gauge("corral_loop_success_age_seconds", "Since a loop's last success", ["loop"], registry=registry)
+        self._deeds = _Deeds()
+        registry.register(self._deeds)
         self._exchanges = Counter("corral_exchanges", "Exchanges with agents", ["answer"], registry=registry)
         self._facts = Counter("corral_facts", "Kernel facts received", registry=registry)
         self._tx = Histogram("corral_transaction_seconds", "Transactions by name", ["name"], buckets=BUCKETS_S,
@@ -97,12 +101,14 @@ class Metrics:
         loops: Iterable[LoopNumbers],
         now: float,
         quotas: Iterable[tuple[str, str, float, float]] = (),
+        deeds: Mapping[Deed, int] | None = None,
     ) -> bytes:
         """The text that Prometheus scrapes, with these numbers as of now."""
         for gauge, counts in ((self._sessions, sessions), (self._nodes, nodes)):
             gauge.clear()
             for label, count in counts.items():
                 gauge.labels(label).set(count)
+        self._deeds.counted = deeds or {}
         self._used.clear()
         self._limits.clear()
         for quota, what, used, limit in quotas:
@@ -118,6 +124,25 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class _Deeds(Collector):
+    """What the store has counted, as counters: they begin at 0 with the process, as counters do."""
+
+    def __init__(self) -> None:
+        self.counted: Mapping[Deed, int] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        words = ["outcome", "exit_class"]
+        ended = CounterMetricFamily("corral_sessions_ended", "Sessions whose end this manager recorded", labels=words)
+        stopped = CounterMetricFamily("corral_sessions_preempted", "Sessions that this manager asked to make way",
+                                      labels=["why"])  # fmt: skip
+        for deed, count in sorted(self.counted.items()):
+            if deed.what == "ended":
+                ended.add_metric([deed.outcome, deed.exit_class], count)
+            else:
+                stopped.add_metric([deed.what], count)
+        return (ended, stopped)
+
+
 class Measured:
     """A store whose transactions are timed. The store beneath is none the wiser."""
 
@@ -129,6 +154,10 @@ class Measured:
     @property
     def wakeups(self) -> Wakeups:
         return self._store.wakeups
+
+    @property
+    def deeds(self) -> Mapping[Deed, int]:
+        return self._store.deeds
 
     async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
         return await self._timed(name, self._store.tx(name, fn))

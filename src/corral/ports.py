@@ -24,6 +24,7 @@ from corral.model.spec import SessionSpec
 from corral.records import (
     NOTHING_KEPT,
     Above,
+    Deed,
     DependencyRow,
     EventRow,
     Foreign,
@@ -441,5 +442,7 @@ class Store(Protocol):
 
     @property
     def wakeups(self) -> Wakeups: ...
+    @property
+    def deeds(self) -> Mapping[Deed, int]: ...  # what was committed through this store since it was opened
     def tx(self, name: str, fn: Callable[[Tx], T]) -> Awaitable[T]: ...
     def read(self, name: str, fn: Callable[[Reads], T]) -> Awaitable[T]: ...

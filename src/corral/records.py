@@ -36,6 +36,14 @@ class Placement(NamedTuple):
     holdings: Sequence[Holding]
 
 
+class Deed(NamedTuple):
+    """What a transaction did that is counted: `ended` (with outcome and class), `preempted` or `moved`."""
+
+    what: str
+    outcome: str = ""
+    exit_class: str = ""
+
+
 class Keep(NamedTuple):
     """For whom room that is given back is kept, until which time of the database."""
 

@@ -8,6 +8,8 @@ from fastapi.testclient import TestClient
 from corral.api.app import create_app
 from corral.api.routes.cluster import loop_findings
 from corral.clock import SystemClock, SystemIds
+from corral.ports import Tx
+from corral.reconcile.intents import cancel
 from corral.reconcile.loop import LoopHealth
 from corral.store import sql
 from corral.store.create import open_store
@@ -35,6 +37,24 @@ def test_metrics_count_sessions_loops_exchanges_and_transactions(served: Served)
                  'corral_loop_running{loop="placement"} 1.0'):  # fmt: skip
         assert line in page, line
     assert 'corral_loop_ticks{loop="placement"}' in page
+
+
+def test_metrics_count_ends_and_not_what_was_taken_back(face: Face) -> None:
+    assert "corral_sessions_ended_total{" not in face.client.get("/metrics").text
+    for _ in range(2):
+        id_ = face.submit(hold=True)["id"]
+        for _ in range(2):
+            face.post(f"/api/v1/sessions/{id_}/cancel")
+    left = face.submit(hold=True)["id"]
+
+    def breaks_off(tx: Tx) -> None:
+        cancel(tx, left, "user:ann")
+        raise ValueError("and it is not committed")
+
+    with pytest.raises(ValueError, match="not committed"):
+        face.tx(breaks_off)
+    page = face.client.get("/metrics").text
+    assert 'corral_sessions_ended_total{exit_class="cancelled",outcome="cancelled"} 2.0' in page
 
 
 def test_doctor_is_clean_on_a_clean_house(served: Served) -> None:

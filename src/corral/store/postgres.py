@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from psycopg import errors
 from psycopg.sql import SQL, Literal
 
 from corral.model.faults import Unavailable
-from corral.ports import Clock, CrashPoint, Ids, Reads, Tx, no_crash
+from corral.ports import Clock, CrashPoint, Deed, Ids, Reads, Tx, no_crash
 from corral.store import sql
 from corral.store.connection import PostgresConnection
 from corral.store.faults import Conflict, unstorable
@@ -70,8 +71,15 @@ class PostgresStore:
         self._links: list[Link] = []
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="corral-pg")
         self._closing = threading.Event()
+        self._deeds = Counter[Deed]()
+        self._counting = threading.Lock()
         self._watch = threading.Thread(target=self._watch_links, name="corral-pg-watch", daemon=True)
         self._watch.start()
+
+    @property
+    def deeds(self) -> Mapping[Deed, int]:
+        with self._counting:
+            return dict(self._deeds)
 
     async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
         answer, hints = await self._try(name, lambda link: self._write(link, fn))
@@ -148,7 +156,7 @@ class PostgresStore:
         operation = self._ids.nonce()
         try:
             with link.used() as raw:
-                answer, hints = _run_body(raw, operation, fn)
+                answer, hints, deeds = _run_body(raw, operation, fn)
                 ending = _ending(hints)
                 self._point("manager.before_commit")
                 try:
@@ -156,6 +164,8 @@ class PostgresStore:
                 except (*LOST, *RETRIED) as error:
                     if not self._stands(operation, raw):
                         raise NothingDone(_first_line(error)) from error
+                with self._counting:
+                    self._deeds.update(deeds)
                 self._point("manager.after_commit")
                 return answer, hints
         except (*LOST, *RETRIED) as error:
@@ -179,14 +189,16 @@ class PostgresStore:
         raise Unavailable("commit_unknown", "the database cannot be reached to learn whether a change was made")
 
 
-def _run_body(raw: psycopg.Connection[Any], operation: str, fn: Callable[[Tx], T]) -> tuple[T, list[str]]:
+def _run_body(
+    raw: psycopg.Connection[Any], operation: str, fn: Callable[[Tx], T]
+) -> tuple[T, list[str], Mapping[Deed, int]]:
     """Everything of a transaction but its COMMIT; after an error it is rolled back."""
     now = "extract(epoch FROM clock_timestamp())"
     begin = SQL("BEGIN ISOLATION LEVEL READ COMMITTED; INSERT INTO operation (id, at) VALUES ({}, {})")
     tx = SqlTx(PostgresConnection(raw))
     try:
         raw.execute(begin.format(Literal(operation), SQL(now)))
-        return fn(tx), list(tx.hints)
+        return fn(tx), list(tx.hints), tx.deeds
     except BaseException as error:
         with contextlib.suppress(psycopg.Error):
             raw.execute("ROLLBACK")

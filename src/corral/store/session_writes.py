@@ -14,7 +14,7 @@ from corral.model.faults import Refused
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Change, Entry, KernelFact, Session, StopFor, parse_token
 from corral.model.spec import UNREADABLE, SessionSpec
-from corral.ports import EVENTS, NewSession, session_channel
+from corral.ports import EVENTS, Deed, NewSession, session_channel
 from corral.store import array_sql, rows, sql
 from corral.store.faults import Conflict
 from corral.store.writes import Writes
@@ -87,6 +87,7 @@ class SessionWrites(Writes):
             events += [(change.after.id, first + offset, entry) for offset, entry in enumerate(change.history)]
         self._add_events(events)
         self._write_attempts(taken)
+        self.deeds.update(deed for change in taken if (deed := _deed(change)) is not None)
         ids = {change.before.id for change in taken}
         self._forget(ids)
         return ids
@@ -216,3 +217,12 @@ def _write_row(change: Change) -> dict[str, Any]:
     before, columns = change.before, rows.session_columns(change.after)
     columns["old_phase"], columns["old_attempt"], columns["old_seq"] = before.phase.value, before.attempt, before.seq
     return columns
+
+
+def _deed(change: Change) -> Deed | None:
+    before, after = change.before, change.after
+    if after.phase is Phase.ENDED and before.phase is not Phase.ENDED:
+        return Deed("ended", after.outcome or "", after.exit_class or "")
+    if after.preemptions > before.preemptions:
+        return Deed("moved" if after.room_by is not None else "preempted")
+    return None

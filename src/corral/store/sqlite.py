@@ -12,13 +12,14 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from corral.model.faults import Unavailable
-from corral.ports import CrashPoint, Reads, Tx, no_crash
+from corral.ports import CrashPoint, Deed, Reads, Tx, no_crash
 from corral.store.connection import SqliteConnection
 from corral.store.faults import Conflict, unstorable
 from corral.store.filelock import lock_file
@@ -52,8 +53,9 @@ def open_sqlite(path: Path | str, *, writer: bool) -> sqlite3.Connection:
     return raw
 
 
-def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, list[str]]:
-    """Run one body in a savepoint of the open transaction: its answer and its hints, or its error and no change."""
+def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, list[str], Mapping[Deed, int]]:
+    """Run one body in a savepoint of the open transaction: its answer, its hints and its deeds, or its error and no
+    change."""
     tx = SqlTx(connection)
     connection.raw.execute("SAVEPOINT body")
     try:
@@ -64,7 +66,7 @@ def run_body(connection: SqliteConnection, body: Callable[[Tx], T]) -> tuple[T, 
             connection.raw.execute("RELEASE body")
         raise
     connection.raw.execute("RELEASE body")
-    return answer, list(tx.hints)
+    return answer, list(tx.hints), tx.deeds
 
 
 class SqliteStore:
@@ -72,6 +74,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Callable[[], float], point: CrashPoint = no_crash) -> None:
         self.wakeups = Hints()
+        self._deeds = Counter[Deed]()
         self._point = point
         self._clock = clock
         self._lock = lock_file(path)
@@ -84,6 +87,10 @@ class SqliteStore:
         self._path = path
         self._closed = False
         self._thread.start()
+
+    @property
+    def deeds(self) -> Mapping[Deed, int]:
+        return dict(self._deeds)
 
     async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
         self._refuse_when_closed()
@@ -140,11 +147,13 @@ class SqliteStore:
     def _commit(self, group: list[_Work]) -> None:
         raw = self._writer.raw
         hints: dict[str, None] = {}
+        deeds = Counter[Deed]()
         try:
             raw.execute("BEGIN IMMEDIATE")
-            answers = [self._run_one(work, hints) for work in group]
+            answers = [self._run_one(work, hints, deeds) for work in group]
             self._point("manager.before_commit")
             raw.execute("COMMIT")
+            self._deeds.update(deeds)
             self._point("manager.after_commit")
         except sqlite3.Error as error:
             if raw.in_transaction:
@@ -155,10 +164,10 @@ class SqliteStore:
             mine = [answer for answer in answers if answer[0].loop is loop]
             _tell(loop, lambda mine=mine: self._answer(mine, hints))
 
-    def _run_one(self, work: _Work, hints: dict[str, None]) -> _Answer:
+    def _run_one(self, work: _Work, hints: dict[str, None], deeds: Counter[Deed]) -> _Answer:
         """One body's answer or error. Raises only when the database has given up the whole transaction (disk full)."""
         try:
-            answer, hinted = run_body(self._writer, work.body)
+            answer, hinted, done = run_body(self._writer, work.body)
         except BaseException as error:
             if not self._writer.raw.in_transaction:
                 raise sqlite3.OperationalError(str(error)) from error
@@ -168,6 +177,7 @@ class SqliteStore:
                 return work, None, unstorable(error)
             return work, None, _unavailable(error) if isinstance(error, sqlite3.OperationalError) else error
         hints.update(dict.fromkeys(hinted))
+        deeds.update(done)
         return work, answer, None
 
     def _answer(self, answers: list[_Answer], hints: dict[str, None]) -> None:

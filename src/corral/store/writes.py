@@ -6,11 +6,13 @@ the locks were taken raises `Conflict`, which rolls the whole transaction back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from corral.model.session import Kernel, Session
+from corral.ports import Deed
 from corral.store import node_sql, sql
 from corral.store.connection import Connection
 from corral.store.faults import Conflict
@@ -24,6 +26,7 @@ class Writes(SqlReads):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.hints: dict[str, None] = {}
+        self.deeds = Counter[Deed]()
         self._locked: set[str] = set()
         self._held_sessions: dict[str, Session] = {}
         self._held_kernels: dict[str, list[Kernel]] = {}

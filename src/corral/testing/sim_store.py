@@ -12,13 +12,14 @@ import random
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.model.faults import Unavailable
-from corral.ports import Reads, Tx
+from corral.ports import Deed, Reads, Tx
 from corral.store import sql, upgrade
 from corral.store.connection import Parameters, Row, SqliteConnection
 from corral.store.reads import SqlReads
@@ -141,6 +142,7 @@ class SimDatabase:
         self.chance = random.Random(f"{faults.seed}:database")
         self.is_down = False
         self.commits = 0
+        self.deeds = Counter[Deed]()
         self.on_commit: list[Callable[[str], object]] = []
         self.stores: list[SimStore] = []
         self.raw = _BLANKS.take()
@@ -159,7 +161,7 @@ class SimDatabase:
         self.connection.written.clear()
         before = self.raw.total_changes
         try:
-            answer, hints = run_body(self.connection, fn)
+            answer, hints, deeds = run_body(self.connection, fn)
             wrote = self.raw.total_changes != before
             if stands and wrote:
                 self.connection.run(sql.ADD_OPERATION, id=operation, now=self.now())
@@ -169,6 +171,7 @@ class SimDatabase:
         self.raw.execute("COMMIT" if stands else "ROLLBACK")
         if stands and wrote:
             self.commits += 1
+            self.deeds.update(deeds)
             for hook in self.on_commit:
                 hook(name)
         return answer, hints
@@ -204,6 +207,10 @@ class SimStore:
         self._faults = database.faults
         database.stores.append(self)
         process.at_exit.append(lambda _: database.stores.remove(self))
+
+    @property
+    def deeds(self) -> Mapping[Deed, int]:
+        return self._database.deeds
 
     def hear(self, channels: list[str]) -> None:
         if self.process.alive:

@@ -93,7 +93,7 @@ async def metrics(here: Here) -> Response:
     """Numbers for Prometheus."""
     sessions, nodes = await counts(here)
     quotas = await here.store.read("quotas", use_numbers)
-    page = here.metrics.page(sessions, nodes, here.loops(), here.clock.mono(), quotas)
+    page = here.metrics.page(sessions, nodes, here.loops(), here.clock.mono(), quotas, here.store.deeds)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

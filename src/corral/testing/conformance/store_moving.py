@@ -11,7 +11,7 @@ from corral.model.reservation import AskedReservation
 from corral.model.resources import GpuRequest
 from corral.model.session import Session, StopFor
 from corral.model.spec import SessionSpec
-from corral.ports import Store
+from corral.ports import Deed, Store
 from corral.reconcile import groups, intents, reserving
 from corral.reconcile.defragmenting import CarriedOut, Clearance, carry_out, clear, clearances, look
 from corral.scheduling.clearing import Wanted
@@ -111,6 +111,7 @@ class MovingRules:
         assert (await scene.node_of(move.id), await scene.node_of(scene.goal)) == (there, here)
         assert (await pins(store), await used(store)) == ([], {here: GPUS, there: GPUS})
         assert await scene.play.violations() == []
+        assert dict(store.deeds) == {Deed("moved"): 1}
         (first, _) = await store.read("attempts", lambda reads: reads.attempts(move.id))
         assert (first["exit_class"], first["reason"]["code"]) == ("preempted", "preempted")
 

@@ -10,7 +10,7 @@ from corral.model.pin_invariants import PREEMPTED
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Result, Session, StopFor
 from corral.model.spec import SessionSpec
-from corral.ports import Keep, Store
+from corral.ports import Deed, Keep, Store
 from corral.reconcile import groups, intents
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
@@ -125,6 +125,7 @@ class PreemptionRules:
         assert await used(store) == (1000, 4000)
         assert await play.violations() == []
         (attempt,) = await store.read("attempts", lambda reads: reads.attempts(one))
+        assert dict(store.deeds) == {Deed("preempted"): 2}
         assert (attempt["exit_class"], attempt["reason"]["code"]) == ("preempted", "preempted")
         assert scene.claimant in attempt["reason"]["message"]
 
