@@ -12,6 +12,7 @@ import pytest
 from corral.cli.main import run
 from corral.sim.clusters import of_the_last
 from tests.cli.conftest import Corral, Done
+from tests.end_to_end.control_plane import Plane
 
 MURI = """job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,priority
 0,8,0,1000,gpt2,4,100000,0,100,0
@@ -285,6 +286,20 @@ def test_what_the_control_plane_had_is_replayed_on_the_nodes_that_it_has(corral:
     assert "one of them" in corral("simulate", "trace.csv", "--history").error
     assert "one of them" in corral("simulate").error
     assert corral("simulate", "--history", "--last", "soon").code == 2
+
+
+def test_its_database_tells_the_same_while_the_control_plane_has_it_open(corral: Corral, cluster: Plane) -> None:
+    assert corral("run", "--", "true").code == 0
+    database = f"sqlite://{cluster.data_dir}/corral.db"
+    asked = corral("simulate", "--history", "-o", "json").json()
+    assert corral("simulate", "--history", "--database", database, "-o", "json").json() == asked
+    last = corral(
+        "simulate", "--history", "--database", database, "--last", "1s", "--nodes", "1x2xA100:80GB+8cpus+16GiB"
+    )
+    assert last.code == 0
+    assert "say --history too" in corral("simulate", "trace.csv", "--database", database).error
+    assert "sqlite:///absolute/path" in corral("simulate", "--history", "--database", "corral.db").error
+    assert "there is no database" in corral("simulate", "--history", "--database", "sqlite:////nowhere/corral.db").error
 
 
 def test_only_the_last_of_it_counts_from_the_newest() -> None:

@@ -2,6 +2,7 @@
 
 from corral.store.create import open_store
 from corral.store.faults import Conflict
+from corral.store.looking import look
 from corral.store.postgres import PostgresStore
 from corral.store.revision import current_revision, downgrade, newest_revision, upgrade
 from corral.store.sqlite import SqliteStore
@@ -12,6 +13,7 @@ __all__ = [
     "SqliteStore",
     "current_revision",
     "downgrade",
+    "look",
     "newest_revision",
     "open_store",
     "upgrade",

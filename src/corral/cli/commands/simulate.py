@@ -13,6 +13,7 @@ from corral.cli.render import span
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import SECONDS, TOLD, argument, option, path, verb
+from corral.model.faults import Invalid
 
 if TYPE_CHECKING:
     from corral.sim.clusters import Cluster
@@ -40,6 +41,8 @@ DEFAULT_POLICY = "fifo"
            help="Decide only every S seconds (0: whenever anything happens)."),
     option("--history", is_flag=True,
            help="What the control plane had, on the nodes that it has, where no fleet is named."),
+    option("--database", metavar="URL",
+           help="--history out of this database, with nothing asked of a control plane: sqlite:////path/corral.db …"),
     option("--last", metavar="T",
            help="Of it what was submitted in so much time before the newest: 30d."),
     option("--quotas", "quotas_file", metavar="FILE", type=path(),
@@ -61,6 +64,7 @@ def simulate(
     checkpoint_s: float,
     round_s: float,
     history: bool,
+    database: str | None,
     last: str | None,
     quotas_file: Path | None,
     plot_file: Path | None,
@@ -71,9 +75,12 @@ def simulate(
     from corral.sim.simulating import Wanted, prepare
 
     names = list(dict.fromkeys(policies)) or [DEFAULT_POLICY]
+    had = _history(terminal, database, last, with_nodes=nodes is None and fleet is None) if history else None
+    if database is not None and had is None:
+        raise Invalid("no_history", "--database says where --history is to come from; say --history too")
     wanted = Wanted(
         trace, format_, nodes, fleet, placement, limit_factor, node_events, checkpoint_s, round_s, quotas_file,
-        _history(terminal, last, with_nodes=nodes is None and fleet is None) if history else None,
+        had,
     )  # fmt: skip
     prepared = prepare(wanted, names)
     replays = [prepared.replay(name) for name in names]
@@ -98,12 +105,18 @@ def simulate(
     terminal.print(show(prepared.name, len(prepared.machines.nodes), prepared.machines.gpus, reports))
 
 
-def _history(terminal: Terminal, last: str | None, *, with_nodes: bool) -> Cluster:
+def _history(terminal: Terminal, database: str | None, last: str | None, *, with_nodes: bool) -> Cluster:
     from corral.model.resources import parse_duration_s
     from corral.sim.clusters import Cluster, of_the_last
 
-    client = terminal.client
     length_s = None if last is None else parse_duration_s(last)
+    if database is not None:
+        from corral.clock import SystemClock
+        from corral.sim.stored import cluster_in
+        from corral.store import look
+
+        return look(database, SystemClock(), lambda reads: cluster_in(reads, length_s, with_nodes=with_nodes))
+    client = terminal.client
     sessions = of_the_last(length_s, client.all_sessions(phase="ended", members=1))
     return Cluster(sessions, *((client.nodes(), client.devices()) if with_nodes else ()))
 
