@@ -54,6 +54,9 @@ MOVED = Focus(
     steered=False,
     moving=True,
 )
+OVERDUE = replace(
+    MOVED, jobs_die_in_s=110.0, jobs_last_s=200.0, chaos_s=200.0
+)  # who moves does not go before its next room is given up
 LIMITED = Focus(limited=True, kinds=("pause_manager",), pace_s=0.5, nodes=2, sessions=6, jobs_last_s=1.0)
 REBOOTS = ("power_loss", "reboot")
 STEERED = Focus(
@@ -115,6 +118,7 @@ SELDOM_MET = {
         kinds=("freeze_shim",), pace_s=0.3, jobs_last_s=100.0, chaos_s=60.0, sessions=8, preempting=False, limited=False
     ),
     "manager.moves": MOVED,
+    "manager.pins_are_over": OVERDUE,
 }
 MUTANTS: dict[str, Mutant] = {
     name: Mutant(*parts, FOCUS.get(name))

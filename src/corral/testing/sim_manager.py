@@ -113,6 +113,8 @@ class SimManager:
             self.process.sometimes("manager.holds_to_quotas")
         if plan.planned:
             self.process.sometimes("manager.plans_starts")
+        if any(pin.expires_at <= snapshot.now for pin in snapshot.pins):
+            self.process.sometimes("manager.pins_are_over")
         owners = {pin.owner for pin in snapshot.pins}
         if any(one.victims for one in plan.preemptions):
             self.process.sometimes("manager.preempts")

@@ -30,6 +30,7 @@ class Focus:
     pace_s: float | None = None
     nodes: int | None = None
     jobs_last_s: float | None = None
+    jobs_die_in_s: float | None = None  # when they are killed; they heed nothing else
     sessions: int | None = None
     preempting: bool | None = None  # None: as the seed has it
     limited: bool | None = None  # by quotas that change

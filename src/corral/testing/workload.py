@@ -70,11 +70,11 @@ def draw_job(site: Site, token: str) -> JobPlan:
     return JobPlan(
         lasts_s=site.focus.jobs_last_s or lasts_s,
         exit_code=chance.choice((0, 0, 0, 0, 0, 1, 3, 75, 85)),
-        heeds_term=chance.random() < 0.7,
+        heeds_term=chance.random() < 0.7 and site.focus.jobs_die_in_s is None,
         term_takes_s=chance.choice((0.0, 0.2, 2.0)),
         descendants=chance.choice((0, 0, 1, 3)),
         descendants_outlive_s=chance.choice((0.0, 1.0, 30.0)) * chance.random(),
-        unkillable_for_s=chance.choice((*(0.0,) * 25, *(4.0,) * 8, 90.0)) * chance.random(),
+        unkillable_for_s=site.focus.jobs_die_in_s or chance.choice((*(0.0,) * 25, *(4.0,) * 8, 90.0)) * chance.random(),
     )
 
 

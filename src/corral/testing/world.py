@@ -34,6 +34,7 @@ MARKS = (
     "agent.forced",
     "manager.holds_to_quotas",
     "manager.moves",
+    "manager.pins_are_over",
     "manager.pass_failed",
     "manager.plans_starts",
     "manager.preempts",
