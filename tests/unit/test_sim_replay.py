@@ -290,6 +290,18 @@ FRACTIONS = st.lists(
 )  # fmt: skip
 
 
+def test_one_that_moves_up_takes_no_planned_start_from_one_behind_it() -> None:
+    """`a` ends early, so that `wide` could have both nodes from 6 on; but `small` was told 5, for 3 seconds."""
+    rows = [("a", 0.0, 1.0, 2, 10.0), ("c", 0.0, 6.0, 2, 6.0), ("b", 0.0, 5.0, 4, 5.0), ("wide", 0.1, 1.0, 8, 1.0),
+            ("small", 0.2, 3.0, 4, 3.0)]  # fmt: skip
+    jobs = [Job(name, at, run, gpu_shape(gpus, 4), limit) for name, at, run, gpus, limit in rows]
+    ended = {run.job.id: run for run in Replay(TWO_NODES, policy_of("conservative")).run(jobs).ended}
+    assert [(ended[name].planned_s, ended[name].first_began_s) for name in ("wide", "small")] == [
+        (10.0, 8.0),
+        (5.0, 5.0),
+    ]
+
+
 @pytest.mark.parametrize("policy", ["easy", "conservative", "shortest-first+easy"])
 @settings(max_examples=60, deadline=None)
 @given(trace=FRACTIONS)

@@ -17,8 +17,8 @@ from corral.sim.state import Run
 
 
 class Filling:
-    """Plans are kept while all goes as known, and made anew, in order, once somebody ends early, the fleet changes or
-    somebody comes in front."""
+    """Plans are kept while all goes as known. Once somebody ends early, each in order moves up as far as the plans of
+    all others let it, and never back; once the fleet changes or somebody comes in front, all are made anew."""
 
     def __init__(self, policy: Policy, room: FleetRoom, stage: Stage) -> None:
         self.line = Line()
@@ -30,6 +30,7 @@ class Filling:
         self._plans: dict[Run, Planned] = {}
         self._fresh: list[Entry] = []
         self._freed = False
+        self._early = False
         self._stale = False
         self._hopeless: set[Shape] = set()
         self._too_long: dict[Shape, float] = {}
@@ -48,7 +49,7 @@ class Filling:
         if now_s < expected_s:
             self._ahead.at(now_s)
             self._ahead.free(run.places, now_s, expected_s)
-            self._stale = True
+            self._early = True
 
     def nodes_changed(self) -> None:
         self._stale = True
@@ -62,8 +63,10 @@ class Filling:
             self._stale = True
         if self._stale:
             self._give_up_plans()
+        elif self._early:
+            self._move_up()
         started = self._start_due(now_s)
-        everybody = self._stale or (self._freed and len(self._plans) < self.line.count)
+        everybody = self._stale or self._early or (self._freed and len(self._plans) < self.line.count)
         for entry in self._everybody() if everybody else iter(sorted(self._fresh, key=self._turn)):
             if self._try(entry[2], now_s):
                 started.append(entry[2])
@@ -72,7 +75,7 @@ class Filling:
             if self._policy.shortest:
                 self._by_length.remove((run.limit_s,), run)
         self._fresh.clear()
-        self._freed = self._stale = False
+        self._freed = self._early = self._stale = False
         return min((planned.at_s for planned in self._plans.values() if planned.at_s > now_s), default=None)
 
     def _entry(self, run: Run) -> Entry:
@@ -87,6 +90,15 @@ class Filling:
         for run, planned in self._plans.items():
             self._ahead.free(planned.places, planned.at_s, _until_s(planned.at_s, run.limit_s))
         self._plans.clear()
+
+    def _move_up(self) -> None:
+        for _, _, run in sorted(self._entry(run) for run in self._plans):
+            planned = self._plans[run]
+            self._ahead.free(planned.places, planned.at_s, _until_s(planned.at_s, run.limit_s))
+            sooner = self._ahead.plan(run.job.shape, run.limit_s)
+            if sooner is not None and sooner.at_s < planned.at_s:
+                planned = self._plans[run] = sooner
+            self._ahead.hold(planned.places, planned.at_s, _until_s(planned.at_s, run.limit_s))
 
     def _start_due(self, now_s: float) -> list[Run]:
         due = sorted(self._entry(run) for run, planned in self._plans.items() if planned.at_s <= now_s)
