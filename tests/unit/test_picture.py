@@ -31,6 +31,7 @@ class AtOnce:
         self.loop = SimLoop(random.Random(1))
         self.wakeups = Hints()
         self.database = SimDatabase(self.loop, Faults(1, RATES), 0.0)
+        self.deeds = self.database.deeds
         self._operations = iter(range(10**9))
 
     async def tx(self, name: str, fn: Callable[[Tx], T]) -> T:
