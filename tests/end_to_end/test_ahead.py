@@ -17,8 +17,8 @@ def test_a_large_session_is_not_starved_by_small_ones(tmp_path: Path) -> None:
         large = one.submit("--cpus", "4", "--time", "1m", "--", "true")
         wait_until(lambda: one.show(large)["planned_start"], "a planned start")
         endless = one.submit("--cpus", "1", "--", "sleep", "600")
-        wait_until(lambda: why_of(one, endless, "would_delay"), "to be told whom it would delay")
-        assert large in why_of(one, endless, "would_delay")["message"]
+        why = wait_until(lambda: why_of(one, endless, "would_delay"), "to be told whom it would delay")
+        assert large in why["message"]
         assert one.run("run", "--cpus", "1", "--time", "5m", "--", "true").code == 0, "it ends before"
         assert one.show(endless)["phase"] == "pending"
         told = one.run("explain", endless).out
