@@ -1,5 +1,6 @@
 """Work that takes its time and may be stopped in between: it saves how far it came, says "resume me" with exit code 85,
-and goes on from there when it runs again. Started with `corral submit --preemptible -- python training.py`.
+and goes on from there when it runs again. Started with
+`corral submit --preemptible --workdir examples -- python3 training.py`.
 """
 
 from __future__ import annotations

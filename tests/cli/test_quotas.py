@@ -178,3 +178,24 @@ def test_a_control_plane_that_is_started_with_a_file_holds_to_it(tmp_path: Path)
             client.cancel(id_)
     with plane(tmp_path / "data", *size) as running, Client(running.url, running.token()) as client:
         assert {one["name"]: one["version"] for one in client.quotas()} == {"each-owner": 1, "lab": 1, "more": 1}
+
+
+def test_a_dry_run_is_refused_where_the_submit_would_be(corral: Corral) -> None:
+    assert corral("quota", "set", "few", "--owner", "*", "--waiting", "1").code == 0
+    try:
+        waits = corral("submit", "-o", "name", "--hold", "--", "true").line
+        planned = corral("submit", "--dry-run", "--", "true")
+        assert (planned.code, corral("submit", "--", "true").code) == (exits.REFUSED, exits.REFUSED)
+        assert "1 session may wait, with this there would be 2" in planned.error
+        assert "quota_waiting" in planned.out and "room for it" not in planned.out
+        assert corral("cancel", waits).code == 0
+        assert corral("submit", "--dry-run", "--", "true").code == 0
+    finally:
+        assert corral("quota", "delete", "few").code == 0
+    hopeless = corral("quota", "set", "short", "--owner", "*", "--time", "1h")
+    assert hopeless.code == 0
+    try:
+        planned = corral("submit", "--dry-run", "--time", "2h", "--", "true")
+        assert planned.code == exits.REFUSED and "this can never start: quota short" in planned.error
+    finally:
+        assert corral("quota", "delete", "short").code == 0

@@ -210,7 +210,7 @@ def test_nobody_else_is_stopped_while_others_stop_for_it() -> None:
     assert not [one for one in plan.preemptions if one.victims]
     told = plan.refusals["c"][0]
     assert (told.code, told.counts) == ("preempting", {"sessions": 1})
-    assert told.message == "preempting: 1 session stops for it; room is expected by 1970-01-01T02:47:10Z"
+    assert told.message == "1 session stops for it; room is expected by 1970-01-01T02:47:10Z"
     assert stopped(a_picture([waiting("c", a_spec(4), 5, room_by=NOW - 1)], held)) == {"c": ["w"]}
 
 

@@ -11,6 +11,7 @@ from corral.cli.tables import listing, table
 
 Record = Mapping[str, Any]
 MOST_COMMAND = 60
+NOT_FOR_ROOM = ("quota_", "group_", "array_", "preempting", "held", "begin_not_reached", "dependency", "backing_off")
 
 
 def age(at: str | None, now: datetime) -> str | None:
@@ -152,7 +153,7 @@ def _array(one: Record) -> list[tuple[str, object]]:
 
 def show_plan(plan: Record) -> str:
     waits = "when nothing keeps it any more" if plan["blockers"] else "now"
-    now = "never here" if plan["infeasible"] else waits if plan["fits_now"] else "when there is room"
+    now = "never here" if plan["infeasible"] else waits if plan["fits_now"] or _is_kept(plan) else "when there is room"
     blockers = [("blocker", _why(one)) for one in plan["blockers"]]
     members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
     facts = [
@@ -192,10 +193,17 @@ def _classes(one: Record) -> str:
 def _estimate(one: Record) -> list[tuple[str, object]]:
     """When it will start, and what says so; that nobody can say where that is so."""
     found = one.get("estimate")
+    if not found and _stands_in_line(one):
+        return [("estimated start", "unknown" if _is_kept(one) else "unknown: no end is known that would make room")]
     if not found:
-        return [("estimated start", "unknown: no end is known that would make room")] if _stands_in_line(one) else []
+        return []
     latest = [("at the latest", found["latest"])] if found["latest"] else []
     return [("estimated start", f"{found['at']}, {found['message']}"), *latest]
+
+
+def _is_kept(one: Record) -> bool:
+    """Whether something else than room keeps it."""
+    return any(blocker["code"].startswith(NOT_FOR_ROOM) for blocker in one["blockers"])
 
 
 def _stands_in_line(one: Record) -> bool:

@@ -147,9 +147,10 @@ def _above_waiting(
 
 
 def _too_many(quota: Quota, bucket: Bucket, would: int) -> str:
+    most = quota.limits[WAITING]
     return (
-        f"quota {quota.name}: of {quota.whose(bucket)} {quota.limits[WAITING]} sessions may wait, with this there "
-        f"would be {would}; wait until some have started"
+        f"quota {quota.name}: of {quota.whose(bucket)} {most} session{'' if most == 1 else 's'} may wait, "
+        f"with this there would be {would}; wait until some have started"
     )
 
 

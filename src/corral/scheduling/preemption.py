@@ -96,9 +96,9 @@ def being_made(victims: int, room_by: float) -> Refusal:
     """What a session is told that others stop for."""
     by = datetime.fromtimestamp(room_by, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if not victims:
-        return Refusal(UNDER_WAY, f"preempting: room was freed for it, and is kept beyond {by}", {"sessions": 0})
+        return Refusal(UNDER_WAY, f"room was freed for it, and is kept beyond {by}", {"sessions": 0})
     who = "1 session stops" if victims == 1 else f"{victims} sessions stop"
-    return Refusal(UNDER_WAY, f"preempting: {who} for it; room is expected by {by}", {"sessions": victims})
+    return Refusal(UNDER_WAY, f"{who} for it; room is expected by {by}", {"sessions": victims})
 
 
 def _under_way(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, tuple[Refusal, ...]]]:

@@ -266,8 +266,10 @@ RETURNING session, attempt, node, device, cpu_milli, memory_mib, share_milli, vr
 # Where earlier attempts of these sessions went wrong in a way that may be the node's fault.
 WENT_WRONG = """
 SELECT DISTINCT k.session, k.node FROM kernel k JOIN session s ON s.id = k.session AND k.attempt < s.attempt
+JOIN attempt a ON a.session = k.session AND a.attempt = k.attempt
 WHERE k.session @in(ids) AND (k.refused_code IS NOT NULL OR k.failed_code IS NOT NULL
-  OR k.exit_class IN ('user', 'infra', 'lost') OR k.certificate IN ('node_rebooted', 'operator'))"""
+  OR k.exit_class IN ('user', 'infra', 'lost') OR k.certificate IN ('node_rebooted', 'operator'))
+  AND a.exit_class <> 'preempted' AND COALESCE(a.reason_code, '') NOT IN ('requeue_asked', 'resume_asked')"""
 ATTAINED = f"""
 SELECT h.session, SUM(h.cpu_milli / 1000.0 * (h.released_at - h.held_at)),
     SUM({GPU_MILLI} / 1000.0 * (h.released_at - h.held_at))

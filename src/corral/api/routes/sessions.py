@@ -112,11 +112,12 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
         snapshot, waiting = reads.snapshot(1), asked_about(asking.name, spec)
         found = explain_waiting(snapshot, waiting)
         blockers = [RefusalView(**one) for one in asked_refusals(spec, needs, reads.now)]
-        ahead = Ahead() if blockers or found.infeasible else look_ahead(reads, waiting)
-        told = [*asked_to_wait(reads, asking.name, spec, members), *found.refusals]
+        full = asked_to_wait(reads, asking.name, spec, members)
+        ahead = Ahead() if blockers or full or found.infeasible else look_ahead(reads, waiting)
+        told = [*full, *found.refusals]
         blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in told]
         blockers += ahead.blockers
-        fits = found.fits_now and not ahead.blockers
+        fits = found.fits_now and not ahead.blockers and not full
         return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
                         [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)],
                         members, classes_of(found), ahead.estimate)  # fmt: skip

@@ -21,6 +21,7 @@ from corral.model.faults import Invalid, Refused
 from corral.model.spec import NAME
 
 SCRIPT = "corral.script"
+TOO_MANY = "quota_waiting"
 RANK = option("--rank", type=click.IntRange(0), metavar="N", help="Show this rank only; default all.")
 WORDS = argument("words", "-- COMMAND [ARG]... | SCRIPT [ARG]...", nargs=-1)
 
@@ -105,11 +106,22 @@ def _dry_run(terminal: Terminal, bodies: list[dict[str, Any]]) -> int:
     else:
         for plan in plans:
             terminal.print(show_plan(plan))
-    hopeless = next((plan for plan in plans if plan["infeasible"]), None)
-    if hopeless is not None:
-        reasons = "; ".join(one["message"] for one in hopeless["blockers"])
-        raise Refused("infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`")
+    for plan in plans:
+        _would_be_taken(plan)
     return 0
+
+
+def _would_be_taken(plan: Mapping[str, Any]) -> None:
+    """`Refused` as the submit would be."""
+    codes = {one["code"] for one in plan["blockers"]}
+    reasons = "; ".join(one["message"] for one in plan["blockers"])
+    if plan["infeasible"] and all(code.startswith("quota_") for code in codes):
+        raise Refused("infeasible", f"this can never start: {reasons}; ask for less")
+    if plan["infeasible"]:
+        raise Refused("infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`")
+    if TOO_MANY in codes:
+        message = next(one["message"] for one in plan["blockers"] if one["code"] == TOO_MANY)
+        raise Refused(TOO_MANY, f"a submit would be refused now: {message}")
 
 
 def _without_key(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.model.node import ResourceGroup
 from corral.ports import Store
 from corral.reconcile import groups
+from corral.reconcile.decide import EXIT_REQUEUE, EXIT_RESUME
 from corral.testing.builders import BY, Play, noted, refused, spec, whole_run
 from corral.testing.conformance.loop import on_a_loop
 
@@ -84,3 +85,21 @@ class TurnRules:
         assert went == list(NODES)
         (kernel,) = await play.kernels(id_)
         assert kernel.node in ("n1", "n3"), "they are last, and not barred; n2 is still backing off"
+
+    @on_a_loop
+    async def test_a_node_on_which_an_attempt_asked_to_go_on_is_as_good_as_any(self, store: Store) -> None:
+        play = await joined(store, "pack")
+        (id_,) = await play.submit_and_claim(spec())
+        for number, code in enumerate((EXIT_RESUME, EXIT_REQUEUE), start=2):
+            (kernel,) = await play.kernels(id_)
+            assert kernel.node == "n1"
+            await play.exchange("n1")
+            await play.exchange("n1", *whole_run(kernel.token, code=code))
+            session = await play.session(id_)
+            assert (session.phase, session.attempt) == ("pending", number)
+            at_once = noted(session, not_before=0.0)
+            await store.tx("at once", lambda tx, at_once=at_once: tx.write([at_once], BY))
+            (waits,) = (await store.read("snapshot", lambda reads: reads.snapshot(8))).waiting
+            assert waits.shunned == set()
+            assert await play.place() == 1
+            await play.claim()
