@@ -36,7 +36,7 @@ cycle_module.cycle = _checked_cycle  # before anybody imports it by name
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="let tests that choose their own length run for long")
-    parser.addoption("--sim-seconds", type=float, default=240.0, help="how long fresh seeds are simulated (240)")
+    parser.addoption("--sim-seconds", type=float, default=150.0, help="how long fresh seeds are simulated (150)")
     parser.addoption("--chaos-seconds", type=float, help="how long faults strike in each test of tests/chaos")
     parser.addoption("--chaos-seed", type=int, help="the choices of a run that failed, once more")
 

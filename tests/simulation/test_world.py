@@ -1,7 +1,7 @@
 """Production managers, agents and shims in simulated worlds: seeds that once failed, fresh ones, each crash point, and
 every rule left out once.
 
-How long fresh seeds are run is for `--sim-seconds` to say (240).
+How long fresh seeds are run is for `--sim-seconds` to say (150).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_what_once_failed(entry: list[str]) -> None:
 def test_fresh_seeds(pytestconfig: pytest.Config) -> None:
     """Others each time. One that fails is named, and does the same again wherever the code is the same."""
     first = random.SystemRandom().randrange(10**6, 10**9)
-    seconds = float(pytestconfig.getoption("--sim-seconds") or 240)
+    seconds = float(pytestconfig.getoption("--sim-seconds") or 150)
     campaign = run_seeds(range(first, first + 10**6), jobs=CPUS, seconds=seconds)
     shown = [f"python -m corral.testing.world --verbose --seed {r.seed}: {r.failure}" for r in campaign.failures]
     assert not shown
