@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_a_zygote_killed_at_its_points_is_replaced(node: Node, point: str) -> No
     node.zygote = Zygote(crash=f"{point}:2")
     node.launch("1-first-1-0", *script(node, "1-first-1-0"))
     node.accept(TOKEN, *script(node, TOKEN))
-    with pytest.raises(ConnectionError):
+    with suppress(ConnectionError):  # which tells of the death, unless the word was taken just before it
         node.spawn(TOKEN)
     node.zygote.kill()
     node.zygote = Zygote()
