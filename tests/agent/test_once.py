@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corral.agent import jobdir, shim, trees, zygote
-from tests.agent.node import Node, Zygote, until
+from tests.agent.node import PATIENCE_S, Node, Zygote, until
 
 TOKEN = "1-k3f9x2m4qa-1-0"
 
@@ -137,11 +137,14 @@ def test_a_shim_killed_at_any_point_leaves_one_start_and_a_true_end(each_node: N
 def test_a_zygote_killed_at_its_points_is_replaced(node: Node, point: str) -> None:
     node.zygote.close()
     node.zygote = Zygote(crash=f"{point}:2")
-    node.launch("1-first-1-0", *script(node, "1-first-1-0"))
+    goes_on = node.root / "goes-on"
+    lasts = f"until [ -e {goes_on} ]; do sleep 0.01; done"  # else its shim may be free, and take the second launch
+    node.launch("1-first-1-0", *script(node, "1-first-1-0", lasts))
     node.accept(TOKEN, *script(node, TOKEN))
-    with suppress(ConnectionError):  # which tells of the death, unless the word was taken just before it
+    with pytest.raises(ConnectionError):
         node.spawn(TOKEN)
-    node.zygote.kill()
+    assert node.zygote.process.wait(PATIENCE_S) == -signal.SIGKILL
+    goes_on.touch()
     node.zygote = Zygote()
     node.spawn(TOKEN)
     for token in (TOKEN, "1-first-1-0"):
