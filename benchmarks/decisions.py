@@ -24,7 +24,7 @@ from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.picture import Changed, Mark, Picture
+from corral.scheduling.kept.picture import Changed, Mark, Picture
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan
 from corral.scheduling.policies.score import PLACEMENTS

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from benchmarks.openb import gpu_milli, gpu_nodes, orders, shapes_of
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.contention import Contender, Places
-from corral.scheduling.defragment import Goal, defragment
-from corral.scheduling.holdings import Holdings
+from corral.scheduling.claiming.contention import Contender, Places
+from corral.scheduling.moving.defragment import Goal, defragment
+from corral.scheduling.moving.holdings import Holdings
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import Machines
 from corral.sim.room import FleetRoom

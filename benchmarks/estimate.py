@@ -13,7 +13,7 @@ from pathlib import Path
 
 from corral.model.node import ResourceGroup
 from corral.scheduling.cycle import cycle
-from corral.scheduling.estimate import Ended, Lately, estimate, lately_of
+from corral.scheduling.explaining.estimate import Ended, Lately, estimate, lately_of
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
 from corral.sim.jobs import Job
 from corral.sim.simulating import Wanted, prepare

@@ -24,7 +24,7 @@ from corral.model.spec import SessionSpec
 from corral.ports import NewSession
 from corral.reconcile import exchange, intents
 from corral.reconcile.placement import place_pass
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.store import SqliteStore, open_store, upgrade
 from corral.testing.builders import Play, registration, whole_run
 

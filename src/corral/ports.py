@@ -42,8 +42,8 @@ from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
 
 if TYPE_CHECKING:  # it knows arrays, which nobody else needs
-    from corral.scheduling.estimate import Ended
-    from corral.scheduling.picture import Picture
+    from corral.scheduling.explaining.estimate import Ended
+    from corral.scheduling.kept.picture import Picture
 
 T = TypeVar("T")
 

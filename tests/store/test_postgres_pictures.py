@@ -10,7 +10,7 @@ import pytest
 
 from corral.clock import SystemClock, SystemIds
 from corral.ports import Tx
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.store import PostgresStore
 from corral.testing.builders import Play, new_session, spec
 from corral.testing.pictures import Doings, look

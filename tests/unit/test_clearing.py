@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
-from corral.scheduling.clearing import Wanted, plan_moves, wrong_moves
 from corral.scheduling.cycle import cycle
+from corral.scheduling.moving.clearing import Wanted, plan_moves, wrong_moves
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting, shape_of
 
 NOW = 1_000_000.0

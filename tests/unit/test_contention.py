@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.model.resources import GpuRequest, Resources
-from corral.scheduling.backfill import Ahead
-from corral.scheduling.contention import Contender, Contention, Places, cheapest_victims, contend
+from corral.scheduling.ahead.backfill import Ahead
+from corral.scheduling.claiming.contention import Contender, Contention, Places, cheapest_victims, contend
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import machines_from, machines_of
 from corral.sim.jobs import gpu_shape, shape_of

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.model.resources import GpuRequest, Resources
-from corral.scheduling.contention import Contender
-from corral.scheduling.defragment import Defragmentation, Goal, defragment
-from corral.scheduling.holdings import Holdings
+from corral.scheduling.claiming.contention import Contender
+from corral.scheduling.moving.defragment import Defragmentation, Goal, defragment
+from corral.scheduling.moving.holdings import Holdings
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import Machines, machines_of
 from corral.sim.jobs import gpu_shape, shape_of

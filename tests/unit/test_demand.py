@@ -4,7 +4,7 @@ from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.resources import Resources
 from corral.scheduling.cycle import cycle
 from corral.scheduling.demand import HALF_LIFE_S, Expected, demand_of
-from corral.scheduling.picture import Changed, Mark, Picture
+from corral.scheduling.kept.picture import Changed, Mark, Picture
 from corral.scheduling.places import RankPlace
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from corral.scheduling.estimate import Ended, Lately, estimate, lately_of, shorter_time_s
+from corral.scheduling.explaining.estimate import Ended, Lately, estimate, lately_of, shorter_time_s
 from corral.scheduling.snapshot import Reservation
 from tests.unit.test_heads import HOUR, backfill, on, picture, running, waiting
 from tests.unit.test_scheduling import NOW, a_node, a_spec

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
-from corral.scheduling import pool as pool_module
 from corral.scheduling.cycle import cycle
+from corral.scheduling.engine import pool as pool_module
+from corral.scheduling.engine.pool import Log
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.fleet import Fleet, Placement
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Refusal, check, refusal
 from corral.scheduling.policies.score import PLACEMENTS, Pack
-from corral.scheduling.pool import Log
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting, shape_of
 
 NOW = 1000.0

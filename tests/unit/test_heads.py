@@ -13,9 +13,9 @@ from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import GpuRequest
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
+from corral.scheduling.engine.room import NodeRoom
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Plan, check
-from corral.scheduling.room import NodeRoom
 from corral.scheduling.snapshot import Reservation, Running, Snapshot, Waiting, shape_of
 from tests.unit.test_scheduling import NOW, a_node, a_spec, codes, gpus, placed
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from corral.scheduling.claims import Served
-from corral.scheduling.learning import GRID_S, Learning
+from corral.scheduling.claiming.claims import Served
+from corral.scheduling.claiming.learning import GRID_S, Learning
 from corral.sim.fleets import machines_of
 from corral.sim.jobs import Job, gpu_shape
 from corral.sim.policies import policy_of

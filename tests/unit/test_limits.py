@@ -12,7 +12,7 @@ from corral.model.quota import Amounts, Claimant, Held, Quota, Quotas, checked, 
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
-from corral.scheduling.explain import explain_waiting
+from corral.scheduling.explaining.explain import explain_waiting
 from corral.scheduling.limits import Admission, amounts_of, asked, check_limits, within
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import check

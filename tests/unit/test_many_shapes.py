@@ -7,16 +7,16 @@ from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.quota import NO_QUOTAS, Quota, Quotas
 from corral.model.resources import Resources
 from corral.scheduling import fleet as fleet_module
-from corral.scheduling import picture as picture_module
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.line import MOST_CHOSEN, Line
-from corral.scheduling.picture import QUIET_S, Changed, Mark, Picture
+from corral.scheduling.kept import picture as picture_module
+from corral.scheduling.kept.line import MOST_CHOSEN, Line
+from corral.scheduling.kept.picture import QUIET_S, Changed, Mark, Picture
+from corral.scheduling.kept.telling import TELL_AGAIN_S, Told
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.score import Pack
-from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.snapshot import Reservation, Running, Shape, Snapshot, Waiting
-from corral.scheduling.telling import TELL_AGAIN_S, Told
+from corral.scheduling.stopping.preemption import MAX_CLAIMANTS
 
 GROUPS = {"g": ResourceGroup("g", options={"backfill": "none"})}
 MARK = Mark("db", 1, 1)

@@ -14,7 +14,7 @@ from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.resources import Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
-from corral.scheduling.explain import explain
+from corral.scheduling.explaining.explain import explain
 from corral.scheduling.ordering import ordered
 from corral.scheduling.policies.order import Need, OrderPolicy, fifo
 from corral.scheduling.policies.registry import (

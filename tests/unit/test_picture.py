@@ -13,7 +13,7 @@ from corral.model.faults import Unavailable
 from corral.ports import Reads, Tx
 from corral.reconcile import placement
 from corral.reconcile.loops import manager_loops
-from corral.scheduling.picture import Changed, Picture
+from corral.scheduling.kept.picture import Changed, Picture
 from corral.store.wakeups import Hints
 from corral.testing.builders import Play, spec
 from corral.testing.faults import Faults

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.scheduling.cycle import cycle
+from corral.scheduling.engine.pool import Pool
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.policies.guarded import guarded
 from corral.scheduling.policies.score import PLACEMENTS, Pack
 from corral.scheduling.policies.topology import Topology
 from corral.scheduling.policies.usefulness import STEP_MILLI, STEPS, Usefulness
-from corral.scheduling.pool import Pool
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 

@@ -12,9 +12,9 @@ from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Plan, check
-from corral.scheduling.preemption import MAX_CLAIMANTS
-from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Pin, Reservation, Running, Snapshot, Waiting, shape_of
+from corral.scheduling.stopping.preemption import MAX_CLAIMANTS
+from corral.scheduling.stopping.preemption_check import check_preemptions
 
 NOW = 10_000.0
 WHOLE = 1000

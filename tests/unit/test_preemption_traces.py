@@ -14,8 +14,8 @@ from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import check
-from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Pin, Snapshot, shape_of
+from corral.scheduling.stopping.preemption_check import check_preemptions
 from tests.unit.test_preemption import NOW, a_node, a_picture, a_spec, running, waiting
 
 GRACE_S = 3.0

@@ -11,9 +11,9 @@ from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling import fleet as fleet_module
 from corral.scheduling.cycle import cycle
-from corral.scheduling.explain import explain
+from corral.scheduling.engine.room import Grant, NodeRoom, RankPlace
+from corral.scheduling.explaining.explain import explain
 from corral.scheduling.plan import Placed, Plan, check
-from corral.scheduling.room import Grant, NodeRoom, RankPlace
 from corral.scheduling.snapshot import Snapshot, Waiting, shape_of
 
 NOW = 1000.0

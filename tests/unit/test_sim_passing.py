@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.model.faults import Invalid
 from corral.model.quota import NO_QUOTAS
-from corral.scheduling.contention import Places
+from corral.scheduling.claiming.contention import Places
 from corral.sim.fleets import Machines, machines_of
 from corral.sim.grouped import quotas_of
 from corral.sim.jobs import Job, gpu_shape

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import GpuRequest, Resources
-from corral.scheduling.claims import LeastAttained, Served, ShortestRemaining
+from corral.scheduling.claiming.claims import LeastAttained, Served, ShortestRemaining
 from corral.scheduling.cycle import cycle
 from corral.scheduling.snapshot import Snapshot, Waiting
 from corral.sim.fleets import Machines, machines_of

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import GpuRequest, Resources
-from corral.scheduling.explain import fits_now
+from corral.scheduling.explaining.explain import fits_now
+from corral.scheduling.explaining.suggest import suggest
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
-from corral.scheduling.suggest import suggest
 from tests.unit.test_scheduling import a_node, a_snapshot, a_spec, gpus
 
 A100, L4 = ("A100", "sm_80", 80_000), ("L4", "sm_89", 24_000)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import GpuRequest
-from corral.scheduling.explain import explain, survey_of
-from corral.scheduling.room import NodeRoom, excluded
+from corral.scheduling.engine.room import NodeRoom, excluded
+from corral.scheduling.explaining.explain import explain, survey_of
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
 from tests.unit.test_fleet import NOW, fleets, specs
 from tests.unit.test_scheduling import a_node, a_snapshot, a_spec, gpus

@@ -12,7 +12,7 @@ from corral.api.render import RefusalView
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.scheduling.cycle import cycle
-from corral.scheduling.estimate import Estimate, estimate, in_its_way, lately_of, shorter_time_s, standing_in
+from corral.scheduling.explaining.estimate import Estimate, estimate, in_its_way, lately_of, shorter_time_s, standing_in
 from corral.scheduling.ordering import line_of
 from corral.scheduling.snapshot import Snapshot, Waiting
 

@@ -16,14 +16,14 @@ from corral.model.session import Kernel, Session
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.reconcile.quotas import as_waiting
-from corral.scheduling.explain import Explanation, explain_waiting
+from corral.scheduling.explaining.explain import Explanation, explain_waiting
+from corral.scheduling.explaining.suggest import Suggestion, suggest
 from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import position_of
-from corral.scheduling.pinned import pinned_nodes
 from corral.scheduling.plan import Refusal, refusal
-from corral.scheduling.preemption import being_made
 from corral.scheduling.snapshot import Snapshot, Waiting
-from corral.scheduling.suggest import Suggestion, suggest
+from corral.scheduling.stopping.pinned import pinned_nodes
+from corral.scheduling.stopping.preemption import being_made
 
 GROUPS_CLOSED = {"group_paused", "group_broken", "group_unknown", "other_group"}
 

@@ -1,7 +1,7 @@
 """What a user asks for: the one description of a session, the same on every backend.
 
 A spec is immutable once accepted. `validate` refuses what makes no sense, before anything is stored; it knows nothing
-of clusters, so that "no node can ever do this" is said elsewhere (scheduling.explain).
+of clusters, so that "no node can ever do this" is said elsewhere (scheduling.explaining.explain).
 """
 
 from __future__ import annotations

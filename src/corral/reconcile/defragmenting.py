@@ -3,7 +3,7 @@
 One transaction for each goal, and all of its moves or none: every mover and the goal are as they were planned, and the
 room that each goes to is free now. That room becomes a pin of the mover's before it leaves its own, so that it goes on
 there; what it gives back is kept for the goal, where that is a session (docs/protocol.md 15). What is planned is
-`scheduling.clearing`'s; next: `sessions` gives the room back, `placement` uses what was kept.
+`scheduling.moving.clearing`'s; next: `sessions` gives the room back, `placement` uses what was kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Reads, Store, Tx
 from corral.reconcile.preempting import ROOM_MARGIN_S, claiming, may_claim, may_go, told
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
-from corral.scheduling.clearing import Wanted, plan_moves
-from corral.scheduling.contention import Places
-from corral.scheduling.defragment import Defragmentation, Move
+from corral.scheduling.claiming.contention import Places
+from corral.scheduling.engine.room import NodeRoom, excluded
+from corral.scheduling.moving.clearing import Wanted, plan_moves
+from corral.scheduling.moving.defragment import Defragmentation, Move
 from corral.scheduling.places import RankPlace
-from corral.scheduling.preemption import being_made
 from corral.scheduling.reserving import in_the_way
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
+from corral.scheduling.stopping.preemption import being_made
 
 PER_SHAPE = 128  # waiting sessions of one shape that are looked at as goals
 

@@ -12,7 +12,7 @@ from corral.reconcile.nodes import nodes_pass
 from corral.reconcile.placement import Look, claim_pass, no_look, place_pass
 from corral.reconcile.sessions import sweep_due
 from corral.reconcile.spread import BEAT_ALONE_S, INTERVAL_S, Spread
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 
 KEEP_OPERATIONS_S = 3600.0
 COUNT_LIMIT = 2000  # ended holdings counted in one transaction, while others wait for it

@@ -25,15 +25,15 @@ from corral.reconcile.dependencies import DECIDED_LIMIT, Pace, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle, held_by_quota
-from corral.scheduling.picture import Picture
+from corral.scheduling.engine.room import NodeRoom, excluded
+from corral.scheduling.kept.picture import Picture
+from corral.scheduling.kept.telling import Told
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.reserving import in_the_way
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
-from corral.scheduling.telling import Told
 
 SAME_START_S, SAME_START_PART = 60.0, 0.01  # by how much a planned start may be off before it is noted anew
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones

@@ -18,8 +18,8 @@ from corral.ports import PLACE, Store, Tx
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
 from corral.scheduling.plan import Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
-from corral.scheduling.preemption import being_made
 from corral.scheduling.snapshot import Pin, Running, Waiting
+from corral.scheduling.stopping.preemption import being_made
 
 ROOM_MARGIN_S = 30.0  # beside the longest grace: the node has to hear of it, to kill and to tell
 

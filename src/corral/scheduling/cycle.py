@@ -19,18 +19,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from corral.scheduling.ahead.heads import Heads, until_s
 from corral.scheduling.demand import demand_of
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.heads import Heads, until_s
 from corral.scheduling.limits import CODES, Admission, told_together
 from corral.scheduling.ordering import Policies, ordered
-from corral.scheduling.pinned import with_pins_told
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
-from corral.scheduling.preemption import with_preemptions
 from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.stopping.pinned import with_pins_told
+from corral.scheduling.stopping.preemption import with_preemptions
 
 MAX_PLACEMENTS = 500  # per pass: what one transaction commits while others wait for its locks
 

@@ -23,13 +23,13 @@ import numpy as np
 
 from corral.model.node import Device, Node
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.engine.pool import Flags, Floats, Pool, Rows
+from corral.scheduling.engine.room import amounts_of
+from corral.scheduling.engine.standing import FITS, Bars, Standing
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Refusal, refusal
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
-from corral.scheduling.pool import Flags, Floats, Pool, Rows
-from corral.scheduling.room import amounts_of
 from corral.scheduling.snapshot import Shape
-from corral.scheduling.standing import FITS, Bars, Standing
 
 MOST_SHAPES = 100_000  # remembered per group: that they fit nowhere, and since when
 MOST_BARS = 1000  # combinations of labels, nodes and runtimes that are remembered per group

@@ -27,9 +27,9 @@ from corral.model.quota import (
     used_under,
 )
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.engine.room import excluded, share_of, suits
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
-from corral.scheduling.room import excluded, share_of, suits
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
 
 CODES = (*(f"quota_{kind}" for kind in KINDS), "quota_sessions", "quota_time")

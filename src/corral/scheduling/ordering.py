@@ -28,12 +28,12 @@ __all__ = [
     "HELD_BACK",
     "Policies",
     "capacity_of",
+    "groups_of",
     "home_of",
     "line_of",
     "ordered",
     "policies_of",
     "position_of",
-    "standing_of",
     "turns_of",
 ]
 
@@ -46,7 +46,7 @@ NOTHING = Capacity(0, 0, 0, 0, 0.0)
 Refusals = dict[str, tuple[Refusal, ...]]
 
 
-class Standing(NamedTuple):
+class Groups(NamedTuple):
     """The groups that take sessions, and why the others do not. What a stranger's placement policy does wrong on the
     way is noted in `held_back` then. `sound` are those with policies that work, paused or not."""
 
@@ -55,7 +55,7 @@ class Standing(NamedTuple):
     sound: dict[str, Policies]
 
 
-def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
+def groups_of(groups: Iterable[ResourceGroup]) -> Groups:
     usable: dict[str, Policies] = {}
     held_back: dict[str, Refusal] = {}
     sound: dict[str, Policies] = {}
@@ -76,7 +76,7 @@ def standing_of(groups: Iterable[ResourceGroup]) -> Standing:
             name = f"placement policy {group.placement} of group {group.name}"
             policies = policies._replace(placement=guarded(policies.placement, note, name))
         usable[group.name] = policies
-    return Standing(usable, held_back, sound)
+    return Groups(usable, held_back, sound)
 
 
 def _note_broken(held_back: dict[str, Refusal], group: str, why: str) -> None:
@@ -97,7 +97,7 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
     """Waiting sessions in the order to try them, each with the groups that take sessions. What was yielded last counts
     as placed unless it stands in `refusals` when the next one is asked for."""
     AT_WORK.passes += 1
-    usable, held_back, sound = standing_of(snapshot.groups.values())
+    usable, held_back, sound = groups_of(snapshot.groups.values())
     home = home_of(snapshot.groups)
     members: dict[str | None, list[Waiting]] = {}
     for waiting in snapshot.waiting:
@@ -125,7 +125,7 @@ def ordered(snapshot: Snapshot, refusals: Refusals) -> Iterator[tuple[Waiting, M
 
 def position_of(snapshot: Snapshot, session_id: str) -> int | None:
     """Its place in its group's line as the group's order has it now, if everyone before it got room."""
-    sound, home = standing_of(snapshot.groups.values()).sound, home_of(snapshot.groups)
+    sound, home = groups_of(snapshot.groups.values()).sound, home_of(snapshot.groups)
     named = {one.id: home if one.shape.group is None else one.shape.group for one in snapshot.waiting}
     name = named.get(session_id)
     if name is None or name not in sound:

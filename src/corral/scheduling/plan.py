@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from corral.model.node import Node
 from corral.model.resources import GpuRequest
+from corral.scheduling.engine.room import MESSAGES, NodeRoom, amounts_of, excluded, share_of, suits
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.reserving import in_the_way
-from corral.scheduling.room import MESSAGES, NodeRoom, amounts_of, excluded, share_of, suits
 from corral.scheduling.snapshot import Reservation, Running, Snapshot, Waiting
 
 

@@ -6,9 +6,9 @@ import heapq
 import math
 from collections.abc import Iterator
 
-from corral.scheduling.claims import Claim, Key, Served
-from corral.scheduling.contention import Contender, contend
-from corral.scheduling.learning import Learning
+from corral.scheduling.claiming.claims import Claim, Key, Served
+from corral.scheduling.claiming.contention import Contender, contend
+from corral.scheduling.claiming.learning import Learning
 from corral.sim.deciding import Stage
 from corral.sim.line import Entry, Line
 from corral.sim.policies import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import Protocol
 
-from corral.scheduling.contention import Places
+from corral.scheduling.claiming.contention import Places
 from corral.scheduling.snapshot import Shape
 from corral.sim.line import Line
 from corral.sim.policies import Policy

@@ -6,8 +6,8 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator
 
-from corral.scheduling.backfill import Ahead, Planned
-from corral.scheduling.contention import Places
+from corral.scheduling.ahead.backfill import Ahead, Planned
+from corral.scheduling.claiming.contention import Places
 from corral.scheduling.snapshot import Shape
 from corral.sim.deciding import Stage
 from corral.sim.line import Entry, Line

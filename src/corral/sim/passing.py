@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from corral.model.node import Device, Node
-from corral.scheduling.contention import Places
+from corral.scheduling.claiming.contention import Places
 from corral.scheduling.cycle import cycle
-from corral.scheduling.picture import Changed, Mark, Picture
+from corral.scheduling.kept.picture import Changed, Mark, Picture
 from corral.scheduling.plan import Plan, Preemption
 from corral.scheduling.policies.group_options import asks_who_runs, group_options
 from corral.scheduling.policies.registry import takes_turns

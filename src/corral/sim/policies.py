@@ -9,8 +9,8 @@ from functools import partial
 
 from corral.model.faults import Invalid
 from corral.model.quota import NO_QUOTAS, Quotas
-from corral.scheduling.claims import Claim, LeastAttained, ShortestRemaining
-from corral.scheduling.learning import Learning
+from corral.scheduling.claiming.claims import Claim, LeastAttained, ShortestRemaining
+from corral.scheduling.claiming.learning import Learning
 from corral.scheduling.policies import registry
 from corral.scheduling.policies.registry import PolicyKind
 from corral.sim.grouped import PREFIX, Grouped, grouped

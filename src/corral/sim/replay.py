@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from corral.scheduling.contention import Places
+from corral.scheduling.claiming.contention import Places
 from corral.sim.contending import Contending
 from corral.sim.deciding import Decider, InOrder
 from corral.sim.filling import Filling

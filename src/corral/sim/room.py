@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from corral.model.node import Node
-from corral.scheduling.contention import Amounts, Places, copied
+from corral.scheduling.claiming.contention import Amounts, Places, copied
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.policies.registry import placement_policy
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape
 from corral.sim.fleets import Machines
 

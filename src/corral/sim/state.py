@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from corral.scheduling.contention import Places
+from corral.scheduling.claiming.contention import Places
 from corral.sim.jobs import Job
 
 

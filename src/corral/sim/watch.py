@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from corral.scheduling.contention import Amounts, need_of
+from corral.scheduling.claiming.contention import Amounts, need_of
 from corral.scheduling.snapshot import Shape
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from corral.model.reservation import ReservationRow
-from corral.scheduling.estimate import Ended
+from corral.scheduling.explaining.estimate import Ended
 from corral.scheduling.snapshot import Reservation
 from corral.store import ahead_sql, rows
 

@@ -2,7 +2,7 @@
 
 Every write of what a pass sees puts a number there that grows: on SQLite, with its one writer, by one; on PostgreSQL it
 is the id of the writing transaction. A reader goes on where the oldest transaction began that was open when it read, so
-that whatever is committed late is read then, and some of the rest twice. Next: `scheduling.picture` keeps it.
+that whatever is committed late is read then, and some of the rest twice. Next: `scheduling.kept.picture` keeps it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from corral.model.lifecycle import Phase
-from corral.scheduling.picture import Changed, Mark, Picture
+from corral.scheduling.kept.picture import Changed, Mark, Picture
 from corral.scheduling.snapshot import Waiting
 from corral.store import node_sql, rows, running, sql, waiting
 

@@ -16,8 +16,8 @@ from corral.model.quota import Claimant, Quotas
 from corral.model.reservation import ReservationRow
 from corral.model.session import Kernel, Session
 from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
-from corral.scheduling.estimate import Ended
-from corral.scheduling.picture import Picture
+from corral.scheduling.explaining.estimate import Ended
+from corral.scheduling.kept.picture import Picture
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
 from corral.store import (

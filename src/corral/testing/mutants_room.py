@@ -14,10 +14,11 @@ from corral.model.node import Device
 from corral.model.session import Session
 from corral.ports import NOTHING_KEPT, Keep
 from corral.reconcile import placement, preempting, sessions
-from corral.scheduling import cycle, pins, preemption
+from corral.scheduling import cycle, pins
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Waiting
+from corral.scheduling.stopping import preemption
 from corral.store import tx as tx_module
 from corral.testing.patches import Patch
 

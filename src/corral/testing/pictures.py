@@ -28,7 +28,7 @@ from corral.reconcile.groups import GroupChange
 from corral.reconcile.placement import new_refusals, place_pass
 from corral.reconcile.sessions import sweep_due
 from corral.scheduling.cycle import cycle
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.scheduling.snapshot import Snapshot
 from corral.store.faults import Conflict
 from corral.testing.builders import BY, Play, new_session, spec, whole_run

@@ -28,12 +28,12 @@ from corral.reconcile.defragmenting import carry_out
 from corral.reconcile.dependencies import let_wait
 from corral.reconcile.loop import Loops
 from corral.reconcile.loops import manager_loops
-from corral.scheduling import clearing
 from corral.scheduling.cycle import held_by_quota
 from corral.scheduling.limits import check_limits
+from corral.scheduling.moving import clearing
 from corral.scheduling.plan import Plan, check
-from corral.scheduling.preemption_check import check_preemptions
 from corral.scheduling.snapshot import Snapshot
+from corral.scheduling.stopping.preemption_check import check_preemptions
 from corral.testing.network import SimNetwork
 from corral.testing.process import SimProcess
 from corral.testing.sim_store import SimDatabase, SimStore

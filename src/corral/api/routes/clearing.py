@@ -14,8 +14,8 @@ from corral.api.inputs import DefragmentIn
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Policy, allow, routes
 from corral.reconcile.defragmenting import carry_out, look
-from corral.scheduling.clearing import ROOM, Wanted
-from corral.scheduling.defragment import Defragmentation
+from corral.scheduling.moving.clearing import ROOM, Wanted
+from corral.scheduling.moving.defragment import Defragmentation
 from corral.scheduling.places import RankPlace
 
 router = routes("defragmentation")

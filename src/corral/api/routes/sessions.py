@@ -39,7 +39,7 @@ from corral.ports import DependencyRow, NewSession, Reads, Tx
 from corral.reconcile import arrays, intents
 from corral.reconcile.dependencies import let_wait
 from corral.reconcile.quotas import asked_about, asked_to_wait
-from corral.scheduling.explain import explain, explain_waiting
+from corral.scheduling.explaining.explain import explain, explain_waiting
 from corral.scheduling.snapshot import Shape, shape_of
 
 router = routes("sessions")

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, Floats, Ints, Pool, Rows
+from corral.scheduling.engine.standing import Need, need_of
 from corral.scheduling.policies.scorer import Demand, Scorer, fullness
 from corral.scheduling.policies.usefulness import Index, Usefulness
-from corral.scheduling.pool import CPU, DEVICES, MEMORY, Floats, Ints, Pool, Rows
 from corral.scheduling.snapshot import Shape
-from corral.scheduling.standing import Need, need_of
 
 TIE = 1e-6  # per free thousandth: far below any difference in use
 CPU_TIE = 1e-12  # per free milli-CPU: below that

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from corral.scheduling.engine.pool import Floats, Pool, Rows
 from corral.scheduling.policies.atwork import AT_WORK, said
 from corral.scheduling.policies.score import Demand, PlacementPolicy, Scorer
-from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from corral.scheduling.engine.pool import Floats, Pool, Rows
 from corral.scheduling.policies.fragmentation import LeastFragmentation
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer, fullness
 from corral.scheduling.policies.topology import Topology
-from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 __all__ = ["PLACEMENTS", "Demand", "Pack", "PlacementPolicy", "RoundRobin", "Scorer", "Spread"]

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.pool import FEW, Floats, Pool, Rows
+from corral.scheduling.engine.pool import FEW, Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 Demand = Mapping[Shape, float]

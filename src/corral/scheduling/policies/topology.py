@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from corral.scheduling.engine.pool import Floats, Pool, Rows
 from corral.scheduling.policies.options import Kind, Option, Options
 from corral.scheduling.policies.scorer import Demand, Scorer, best_of, fullness
-from corral.scheduling.pool import Floats, Pool, Rows
 from corral.scheduling.snapshot import Shape
 
 RACK = "rack"

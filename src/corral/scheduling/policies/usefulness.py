@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Floats, Ints, Pool
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Floats, Ints, Pool
+from corral.scheduling.engine.standing import UNBOUNDED, need_of
 from corral.scheduling.snapshot import Shape
-from corral.scheduling.standing import UNBOUNDED, need_of
 
 STEP_MILLI = 10  # shares are told apart to this; a GPU has so many steps:
 STEPS = WHOLE_GPU_MILLI // STEP_MILLI

@@ -14,7 +14,7 @@ from corral.model.spec import SessionSpec
 from corral.ports import Deed, Store
 from corral.reconcile import groups, intents, reserving
 from corral.reconcile.defragmenting import CarriedOut, Clearance, carry_out, clear, clearances, look
-from corral.scheduling.clearing import Wanted
+from corral.scheduling.moving.clearing import Wanted
 from corral.testing.builders import BY, Play, exited, raising, ready, result, spec
 from corral.testing.conformance.loop import on_a_loop
 from corral.testing.conformance.store_preemption import pins, told_to_go

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from corral.ports import Store
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.testing.builders import Play, spec
 from corral.testing.conformance.loop import on_a_loop
 from corral.testing.pictures import Doings, look

@@ -14,7 +14,7 @@ from corral.ports import Deed, Keep, Store
 from corral.reconcile import groups, intents
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.scheduling.plan import Preemption
 from corral.scheduling.snapshot import Pin
 from corral.testing.builders import BY, Play, exited, ready, result, spec, whole_run

@@ -14,7 +14,7 @@ from corral.ports import Store
 from corral.reconcile import arrays, intents, quotas
 from corral.reconcile.placement import commit
 from corral.scheduling.cycle import cycle
-from corral.scheduling.picture import Picture
+from corral.scheduling.kept.picture import Picture
 from corral.testing.builders import BY, Play, new_session, raising, spec, whole_run
 from corral.testing.conformance.loop import on_a_loop
 

@@ -29,7 +29,7 @@ FEW = 3  # rows up to which plain Python is faster
 CPU, MEMORY, DEVICES = 0, 1, 2  # columns of `Pool.room`: then every device's share, then every device's memory
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     """What makes two devices interchangeable to a request."""
 
     model: str
@@ -139,7 +139,7 @@ class Pool:
         row = [node.cpu_milli - node.cpu_used_milli, node.memory_mib - node.memory_used_mib]
         return row + [one.free_milli for one in ones] + none + [one.free_mib for one in ones] + none
 
-    def _kinds(self) -> tuple[list[Kind], NDArray[np.intp]]:
+    def _kinds(self) -> tuple[list[DeviceKind], NDArray[np.intp]]:
         """The kinds there are, NO_DEVICE first, and each column's number among them."""
         numbers: dict[tuple[str, str | None, int], int] = {("", None, 0): NO_DEVICE}
         rows: list[list[int]] = []
@@ -147,7 +147,7 @@ class Pool:
             kinds = [(one.model.lower(), one.arch, one.capacity_mib) for one in ones]
             row = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
             rows.append(row + [NO_DEVICE] * (self.width - len(ones)))
-        return [Kind(*kind) for kind in numbers], np.array(rows, np.intp).reshape(len(rows), self.width)
+        return [DeviceKind(*kind) for kind in numbers], np.array(rows, np.intp).reshape(len(rows), self.width)
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
-from corral.scheduling.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
-from corral.scheduling.room import MESSAGES, excluded
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.engine.room import MESSAGES, excluded
 from corral.scheduling.snapshot import Shape
 
 FITS = ""

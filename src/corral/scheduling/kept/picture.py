@@ -24,14 +24,14 @@ from corral.model.quota import NO_QUOTAS, TIME, Quotas
 from corral.scheduling.cycle import MAX_PLACEMENTS
 from corral.scheduling.demand import Expected
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.line import Line
-from corral.scheduling.ordering import home_of, standing_of
+from corral.scheduling.kept.line import Line
+from corral.scheduling.kept.telling import Told
+from corral.scheduling.ordering import groups_of, home_of
 from corral.scheduling.policies.group_options import group_options, preempts
 from corral.scheduling.policies.order import FIFO, WHOSE, Need
 from corral.scheduling.policies.registry import ORDERS, looks_ahead, needs_of
-from corral.scheduling.preemption import MAX_CLAIMANTS
 from corral.scheduling.snapshot import Running, Shape, Waiting
-from corral.scheduling.telling import Told
+from corral.scheduling.stopping.preemption import MAX_CLAIMANTS
 
 MOST_OLDEST = 4 * MAX_PLACEMENTS
 MANY_PLACED = MAX_PLACEMENTS // 2
@@ -294,7 +294,7 @@ class Picture:
     def _line(
         self, fleet: Fleet, groups: Mapping[str, ResourceGroup], also: Iterable[str], quotas: Quotas, reserved: bool
     ) -> tuple[list[Waiting], list[str]]:
-        usable = standing_of(groups.values()).usable
+        usable = groups_of(groups.values()).usable
         home = home_of(groups)
         timed = any(TIME in quota.limits for quota in quotas.listed)
         views = {name: _View.of(group) for name, group in groups.items()}

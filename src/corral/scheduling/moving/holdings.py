@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from corral.model.resources import GpuRequest
-from corral.scheduling.contention import Contender, Room
+from corral.scheduling.claiming.contention import Contender, Room
+from corral.scheduling.engine.room import DeviceRoom, NodeRoom, share_of, suits
 from corral.scheduling.places import Grant, RankPlace
-from corral.scheduling.room import DeviceRoom, NodeRoom, share_of, suits
 from corral.scheduling.snapshot import Shape
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from corral.scheduling.engine.pool import Floats, Ints, Pool, Rows
 from corral.scheduling.places import RankPlace
-from corral.scheduling.pool import Floats, Ints, Pool, Rows
 
 CHUNK = 256
 

@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from corral.scheduling.ends import End, Ends
+from corral.scheduling.ahead.ends import End, Ends
+from corral.scheduling.ahead.outlook import Outlook, Start, Window
+from corral.scheduling.engine.pool import Ints, Rows
+from corral.scheduling.engine.standing import CODES, Codes
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.ordering import line_of
-from corral.scheduling.outlook import Outlook, Start, Window
 from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.pool import Ints, Rows
 from corral.scheduling.reserving import reserved, usable_by
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
-from corral.scheduling.standing import CODES, Codes
 
 LATE_S = 60.0  # how long who has outlived its known end is given each time
 TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
-Kind = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
+Concern = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
 
 
 def until_s(waiting: Waiting, now_s: float) -> float:
@@ -56,8 +56,8 @@ class Heads:
         self._outlooks: dict[str, Outlook] = {}
         self._fronts: dict[str | None, _Front] = {}
         self._shifts: list[tuple[str, Rows, Ints]] = []
-        self._kind: Kind | None = None
-        self._told: dict[tuple[Shape, Kind], tuple[Refusal, ...]] = {}
+        self._concern: Concern | None = None
+        self._told: dict[tuple[Shape, Concern], tuple[Refusal, ...]] = {}
         self._never: set[Shape] = set()  # could not start on empty nodes
         self._freed_for: set[str] = set()
 
@@ -74,11 +74,11 @@ class Heads:
                 self._look(fleet)
         if not any(one.windows for one in self._outlooks.values()):
             return None
-        kind = self._kind_of(waiting)
-        told = self._told.get((waiting.shape, kind))
-        if told is None and kind != self._kind:
+        concern = self._concern_of(waiting)
+        told = self._told.get((waiting.shape, concern))
+        if told is None and concern != self._concern:
             self._show_all()
-            self._show_left(waiting, kind)
+            self._show_left(waiting, concern)
         return told
 
     def placed(self, placed: Placed) -> None:
@@ -92,7 +92,7 @@ class Heads:
         that have room, but not for this session, are told apart from those that have none."""
         assert self._fleet is not None
         shape, plain = waiting.shape, self._fleet.refusals(waiting.shape)
-        if self._kind is None or not self._shifts:
+        if self._concern is None or not self._shifts:
             return plain, True
         told = Counter({one.code: one.counts.get("nodes", 0) for one in plain})
         withheld = Counter[tuple[str, str]]()
@@ -109,7 +109,7 @@ class Heads:
         )
         if not withheld:
             return answer, True
-        self._told[shape, self._kind] = answer
+        self._told[shape, self._concern] = answer
         return answer, False
 
     def _withheld(self, waiting: Waiting, name: str, rows: Rows) -> Counter[tuple[str, str]]:
@@ -155,25 +155,25 @@ class Heads:
 
     # what the fleet shows
 
-    def _kind_of(self, waiting: Waiting) -> Kind:
+    def _concern_of(self, waiting: Waiting) -> Concern:
         until, mine = until_s(waiting, self._snapshot.now), self._mine(waiting)
         met = (sum(window.starts_s < until for window in one.windows) for one in self._outlooks.values())
         return tuple(met), mine
 
-    def _show_left(self, waiting: Waiting, kind: Kind) -> None:
+    def _show_left(self, waiting: Waiting, concern: Concern) -> None:
         assert self._fleet is not None
         for name, outlook in self._outlooks.items():
-            rows, by = outlook.left_until(until_s(waiting, self._snapshot.now), kind[1])
+            rows, by = outlook.left_until(until_s(waiting, self._snapshot.now), concern[1])
             if len(rows):
                 outlook.pool.shift(rows, by)
                 self._shifts.append((name, rows, by))
-        self._kind = kind
+        self._concern = concern
 
     def _show_all(self) -> None:
         for name, rows, by in self._shifts:
             self._outlooks[name].pool.shift(rows, -by)
         self._shifts = []
-        self._kind = None
+        self._concern = None
 
     def _look(self, fleet: Fleet) -> None:
         """The room to come of every group that takes sessions."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from corral.scheduling.pool import CPU, DEVICES, MEMORY, Flags, Ints, Pool
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, Flags, Ints, Pool
+from corral.scheduling.engine.standing import UNBOUNDED, Need, need_of, times
 from corral.scheduling.snapshot import Shape, Snapshot
-from corral.scheduling.standing import UNBOUNDED, Need, need_of, times
 
 
 class Sight(NamedTuple):

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from corral.scheduling.engine.room import MESSAGES, NEVER
+from corral.scheduling.explaining.survey import Sight, Survey
 from corral.scheduling.limits import Admission, told_together
-from corral.scheduling.ordering import HELD_BACK, standing_of
+from corral.scheduling.ordering import HELD_BACK, groups_of
 from corral.scheduling.plan import Refusal
-from corral.scheduling.room import MESSAGES, NEVER
 from corral.scheduling.snapshot import Shape, Snapshot, Waiting
-from corral.scheduling.survey import Sight, Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Explanation:
 
 
 def survey_of(snapshot: Snapshot) -> Survey:
-    held_back = standing_of(snapshot.groups.values()).held_back
+    held_back = groups_of(snapshot.groups.values()).held_back
     return Survey(snapshot, {name: why.code for name, why in held_back.items()})
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from corral.model.spec import SessionSpec
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan, Refusal, refusal
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Shape, Snapshot, shape_of
 
 MOST_NODES = 32  # with pins, of which a pass tells what they are to others

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from corral.model.node import Node
-from corral.scheduling.contention import Contender, Places, Room, by_group, needed_on
-from corral.scheduling.holdings import Holdings
+from corral.scheduling.claiming.contention import Contender, Places, Room, by_group, needed_on
+from corral.scheduling.engine.room import NodeRoom
+from corral.scheduling.moving.holdings import Holdings
 from corral.scheduling.places import Grant, RankPlace
-from corral.scheduling.room import NodeRoom
 from corral.scheduling.snapshot import Shape
 
 MOST_GROUNDS = 8  # tried for one goal

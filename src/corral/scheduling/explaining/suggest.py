@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
-from corral.scheduling.explain import survey_of
-from corral.scheduling.pool import CPU, MEMORY, Flags, Ints, Kind
-from corral.scheduling.room import suits
+from corral.scheduling.engine.pool import CPU, MEMORY, DeviceKind, Flags, Ints
+from corral.scheduling.engine.room import suits
+from corral.scheduling.engine.standing import UNBOUNDED, need_of, vram_needed
+from corral.scheduling.explaining.explain import survey_of
+from corral.scheduling.explaining.survey import Part, Survey
 from corral.scheduling.snapshot import Shape, Snapshot
-from corral.scheduling.standing import UNBOUNDED, need_of, vram_needed
-from corral.scheduling.survey import Part, Survey
 
 MIB_OF_GIB = 1024
 SHARE_STEP_MILLI = 50
@@ -127,7 +127,7 @@ def _largest_share(part: Part, request: GpuRequest | None) -> Ints:
     return shares.max(axis=1, initial=0)
 
 
-def _suits(kind: Kind, request: GpuRequest) -> bool:
+def _suits(kind: DeviceKind, request: GpuRequest) -> bool:
     """Whether devices of this kind are what is asked for, whatever is free on them."""
     return vram_needed(request, kind.model, kind.arch, kind.capacity_mib) < UNBOUNDED
 

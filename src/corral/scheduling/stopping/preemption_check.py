@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.pins import kept_for, present
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan, Preemption
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Snapshot
 
 OVERDUE_S = 30.0

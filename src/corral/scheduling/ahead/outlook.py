@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.ends import Ends
+from corral.scheduling.ahead.ends import Ends
+from corral.scheduling.engine.pool import CPU, DEVICES, Flags, Ints, Pool, Rows
+from corral.scheduling.engine.room import amounts_of
+from corral.scheduling.engine.standing import Codes, Standing
 from corral.scheduling.places import Grant, RankPlace
-from corral.scheduling.pool import CPU, DEVICES, Flags, Ints, Pool, Rows
-from corral.scheduling.room import amounts_of
-from corral.scheduling.standing import Codes, Standing
 
 FIRST_LOOK = 64  # ends; then twice as many, and so on
 

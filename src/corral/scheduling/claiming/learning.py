@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from corral.scheduling.claims import LEAST_WEIGHT, Key, Served
+from corral.scheduling.claiming.claims import LEAST_WEIGHT, Key, Served
 
 GRID_S = tuple(30.0 * 2**power for power in range(17))  # run times of which none is known are as likely in each
 LOOK_S, LOOK_PART = 120.0, 0.1

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.contention import copied
-from corral.scheduling.heads import until_s
+from corral.scheduling.ahead.heads import until_s
+from corral.scheduling.claiming.contention import copied
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.pins import kept_for, present
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.precedence import amounts_held, claims_of
 from corral.scheduling.reserving import in_the_way
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
+from corral.scheduling.stopping.precedence import amounts_held, claims_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

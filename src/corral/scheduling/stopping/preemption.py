@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from corral.scheduling.ground import Ground, Offer
 from corral.scheduling.limits import Admission
-from corral.scheduling.ordering import standing_of
+from corral.scheduling.ordering import groups_of
 from corral.scheduling.plan import Plan, Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
 from corral.scheduling.snapshot import Snapshot, Waiting
+from corral.scheduling.stopping.ground import Ground, Offer
 
 MAX_CLAIMANTS = 16  # looked for victims for in one pass; equal claims that found none are not counted again
 IN_VAIN = MAX_CLAIMANTS // 2  # after so many for whom there were none, others further back are looked at by turns
@@ -124,7 +124,7 @@ def _claimants(snapshot: Snapshot, plan: Plan) -> Iterator[Waiting]:
 
 
 def _grounds(snapshot: Snapshot, plan: Plan, claimants: Sequence[Waiting]) -> dict[str, Ground]:
-    usable = standing_of(group for group in snapshot.groups.values() if preempts(group)).usable
+    usable = groups_of(group for group in snapshot.groups.values() if preempts(group)).usable
     grounds: dict[str, Ground] = {}
     for name in sorted(usable):
         mine = [one for one in claimants if one.shape.group in (None, name)]

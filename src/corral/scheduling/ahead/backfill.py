@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.node import Node
-from corral.scheduling.contention import Places, Room, by_group, copied
+from corral.scheduling.claiming.contention import Places, Room, by_group, copied
+from corral.scheduling.engine.room import NodeRoom
 from corral.scheduling.places import RankPlace
-from corral.scheduling.room import NodeRoom
 from corral.scheduling.snapshot import Shape
 
 Ints = NDArray[np.int64]

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
-from corral.scheduling.contention import Contender, Places, copied
-from corral.scheduling.defragment import Defragmentation, Goal, Move, defragment
+from corral.scheduling.claiming.contention import Contender, Places, copied
+from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.holdings import Holdings
 from corral.scheduling.limits import Admission
-from corral.scheduling.ordering import ordered, standing_of
+from corral.scheduling.moving.defragment import Defragmentation, Goal, Move, defragment
+from corral.scheduling.moving.holdings import Holdings
+from corral.scheduling.ordering import groups_of, ordered
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal, check
 from corral.scheduling.policies.group_options import group_options
-from corral.scheduling.room import NodeRoom, excluded
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
 
 ROOM = "room-"  # how goals are called that no session stands behind
@@ -45,7 +45,7 @@ class SnapshotRoom:
     def __init__(self, snapshot: Snapshot) -> None:
         self._nodes = {node.name: node for node in snapshot.nodes}
         self._now = snapshot.now
-        usable = standing_of(snapshot.groups.values()).usable
+        usable = groups_of(snapshot.groups.values()).usable
         placements = {name: chosen.placement for name, chosen in usable.items()}
         demand = Counter(one.shape for one in snapshot.waiting)
         self._fleet = Fleet(snapshot.nodes, snapshot.devices, placements, snapshot.now, demand)

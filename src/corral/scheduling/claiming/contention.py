@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 from corral.model.node import Node
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.engine.room import DeviceRoom, NodeRoom
 from corral.scheduling.places import RankPlace
-from corral.scheduling.room import DeviceRoom, NodeRoom
 from corral.scheduling.snapshot import Shape
 
 Places = tuple[RankPlace, ...]

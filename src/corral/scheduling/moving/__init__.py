@@ -1,0 +1,1 @@
+"""Who should move where so that sessions that fit nowhere find room."""
