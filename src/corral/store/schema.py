@@ -105,6 +105,8 @@ Index("session_due", session.c.next_check_at, sqlite_where=text("phase <> 'ended
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip
 Index("session_live_of", session.c.phase, session.c.owner, session.c.project, session.c.grp,
       sqlite_where=text("phase <> 'ended'"), postgresql_where=text("phase <> 'ended'"))  # fmt: skip
+Index("session_live_owner", session.c.owner, session.c.ordinal, sqlite_where=text("phase <> 'ended'"),
+      postgresql_where=text("phase <> 'ended'"))  # fmt: skip
 
 Index("session_dependent", session.c.id, sqlite_where=text("after_open = 1 AND phase = 'pending'"),
       postgresql_where=text("after_open = 1 AND phase = 'pending'"))  # fmt: skip

@@ -77,8 +77,9 @@ SESSION_COUNTS_LIVE = "SELECT phase, COUNT(*) FROM session WHERE phase <> 'ended
 # Of one that stands in line, and of those before it only who stands there too.
 SESSION_POSITION = """
 SELECT 1 + (SELECT COUNT(*) FROM session b
-            WHERE b.phase = 'pending' AND b.wanted = 'run' AND b.after_open = 0 AND b.not_before <= :now
-              AND b.error IS NULL AND b.ordinal < s.ordinal AND COALESCE(b.grp, '') @in(groups))
+            WHERE b.phase = 'pending' AND b.phase <> 'ended' AND b.wanted = 'run' AND b.after_open = 0
+              AND b.not_before <= :now AND b.error IS NULL AND b.ordinal < s.ordinal
+              AND COALESCE(b.grp, '') @in(groups))
 FROM session s WHERE s.id = :id AND s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0
   AND s.not_before <= :now AND s.error IS NULL"""
 # A session is told what the first of its shape is told, unless it was first once and told something itself; of one that
