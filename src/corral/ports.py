@@ -35,6 +35,7 @@ from corral.records import (
     Order,
     Placement,
     SessionFilter,
+    Unreadable,
 )
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import PlannedStart
@@ -109,16 +110,32 @@ class Reads(Protocol):
         """Of these sessions, those whose stored row cannot be read, with the error (D12)."""
         ...
 
+    def unreadable(self, ids: Iterable[str]) -> list[Unreadable]:
+        """The same, arrays too, as they are listed."""
+        ...
+
+    def named(self, name: str, owner: str | None, limit: int) -> list[str]:
+        """Ids of the newest sessions and arrays of this name, of some thousands of the owner's, or of everybody's."""
+        ...
+
     def newest_session(self, owner: str) -> str | None:
         """Or the newest array, if that came later."""
         ...
 
     def find_sessions(self, prefix: str, limit: int = 3) -> list[str]: ...
     def list_sessions(self, what: SessionFilter) -> list[Session]: ...
+    def listed(self, what: SessionFilter) -> list[Session | Unreadable]:
+        """As `list_sessions`, with those whose row cannot be read."""
+        ...
+
     # arrays
     def arrays(self, ids: Iterable[str]) -> dict[str, Array]: ...
     def tallies(self, arrays: Sequence[Array]) -> dict[str, Tally]: ...
     def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]: ...
+    def listed_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally] | Unreadable]:
+        """With those whose row cannot be read."""
+        ...
+
     def unmade(self, what: SessionFilter) -> list[Session]:
         """Members without rows, as they would be listed."""
         ...

@@ -79,6 +79,30 @@ class SessionFilter(NamedTuple):
     in_array: str | None = None
 
 
+class Unreadable(NamedTuple):
+    """A session, or an array, whose stored row cannot be read: what can be told of it all the same (D12)."""
+
+    id: str
+    ordinal: int
+    owner: str
+    project: str
+    name: str
+    labels: Mapping[str, str]
+    phase: str
+    wanted: str
+    group: str | None
+    priority: int
+    submitted_at: float
+    error: str
+    attempt: int = 1
+    started_at: float | None = None
+    ended_at: float | None = None
+    outcome: str | None = None
+    exit_class: str | None = None
+    exit_code: int | None = None
+    is_array: bool = False
+
+
 class EventRow(NamedTuple):
     """One line of the outbox. `id` grows in commit order; `seq` is gapless within the session. A line of a group's
     history has no session, and its version as `seq`."""

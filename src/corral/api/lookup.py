@@ -10,6 +10,7 @@ from corral.api.problems import Ambiguous
 from corral.model.array import Array, member
 from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.session import ID_ALPHABET, ID_LENGTH, Session
+from corral.model.spec import NAME
 from corral.ports import Reads
 from corral.reconcile.arrays import no_such_member
 
@@ -38,7 +39,7 @@ def find_any(reads: Reads, caller: Caller, text: str) -> Session | Array:
             raise NotFound("no_such_session", "you have submitted no session yet; `corral submit` makes one")
         ids = [newest]
     elif not SHORTEST <= len(id_) <= ID_LENGTH or set(id_) - set(ID_ALPHABET):
-        raise no_such_session(text)
+        raise _not_found(reads, caller, text)
     else:
         ids = [id_] if len(id_) == ID_LENGTH else reads.find_sessions(id_, MOST_CANDIDATES)
     found = _visible(reads, caller, ids, text)
@@ -70,8 +71,8 @@ def _member(reads: Reads, caller: Caller, array: Session | Array, index: int) ->
     id_ = array.id_at(place)
     if (session := reads.sessions([id_]).get(id_)) is not None:
         return session
-    error = reads.broken([id_]).get(id_, "it is not there")
-    raise Refused(BROKEN, broken_line(id_, error), subject=id_) if caller.owner is None else no_such_session(id_)
+    _refuse_broken(reads, caller, [id_])
+    raise no_such_session(id_)
 
 
 def find_id(reads: Reads, caller: Caller, text: str) -> Array | str:
@@ -80,7 +81,7 @@ def find_id(reads: Reads, caller: Caller, text: str) -> Array | str:
         found = find_any(reads, caller, text)
         return found if isinstance(found, Array) else found.id
     except Refused as fault:
-        if fault.code != BROKEN or fault.subject is None:
+        if fault.code != BROKEN or fault.subject is None or caller.owner is not None:
             raise
         return fault.subject
 
@@ -93,17 +94,39 @@ def no_such_session(text: str) -> NotFound:
     )
 
 
+def _not_found(reads: Reads, caller: Caller, text: str) -> NotFound:
+    """Says so, if it is the name of sessions that the caller sees, and which they are."""
+    name = text.partition("[")[0]
+    ids = reads.named(name, caller.owner, MOST_CANDIDATES + 1) if NAME.match(name) else []
+    if not ids:
+        return no_such_session(text)
+    listed = ", ".join(ids[:MOST_CANDIDATES]) + ", …" * (len(ids) > MOST_CANDIDATES)
+    of_whom = f"session {listed}" if len(ids) == 1 else f"the sessions {listed}"
+    return NotFound(
+        "no_such_session", f"{name!r} is the name of {of_whom}, and no id; give the id instead", subject=text[:80]
+    )
+
+
 def _visible(reads: Reads, caller: Caller, ids: list[str], text: str) -> list[Session | Array]:
     sessions = reads.sessions(ids)
     found: list[Session | Array] = [one for one in sessions.values() if caller.sees(one)]
     if len(sessions) < len(ids):
         found += [one for one in reads.arrays(ids).values() if caller.sees(one)]
     if not found:
-        if caller.owner is None and (broken := reads.broken(ids)):
-            id_, error = next(iter(broken.items()))
-            raise Refused(BROKEN, broken_line(id_, error), subject=id_)
-        raise no_such_session(text)
+        _refuse_broken(reads, caller, ids)
+        raise _not_found(reads, caller, text)
     return found
+
+
+def _refuse_broken(reads: Reads, caller: Caller, ids: list[str]) -> None:
+    for one in reads.unreadable(ids):
+        if caller.owner in (None, one.owner):
+            line = broken_line(one.id, one.error) if caller.owner is None else _own_broken_line(one.id, one.error)
+            raise Refused(BROKEN, line, subject=one.id)
+
+
+def _own_broken_line(id_: str, error: str) -> str:
+    return f"the record of session {id_} cannot be read: {error}; an administrator can set it aside and end it"
 
 
 def broken_line(id_: str, error: str) -> str:

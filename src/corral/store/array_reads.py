@@ -8,11 +8,10 @@ from itertools import islice
 from typing import Any
 
 from corral.model.array import Array, Due, Missed, Tally, member, phase_of, tally
-from corral.model.faults import Invalid
-from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
+from corral.model.lifecycle import ExitClass, Phase, Wanted
 from corral.model.session import Session
-from corral.ports import SessionFilter
-from corral.store import array_sql, rows, sql
+from corral.ports import SessionFilter, Unreadable
+from corral.store import array_sql, listing, rows, sql
 from corral.store.connection import Connection
 
 CHUNK = 1000
@@ -42,26 +41,29 @@ class ArrayReads:
 
     def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]:
         """Those that fit, newest first, by the phase of the whole."""
-        listed: list[tuple[Array, Tally]] = []
+        return list(islice((one for one in self._each(what) if not isinstance(one, Unreadable)), what.limit))
+
+    def listed_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally] | Unreadable]:
+        return list(islice(self._each(what), what.limit))
+
+    def _each(self, what: SessionFilter) -> Iterator[tuple[Array, Tally] | Unreadable]:
         live = bool(what.phases) and Phase.ENDED not in what.phases
-        for page in self._pages(what, live=int(live)):
-            tallies = self.tallies(page)
-            listed += [
-                (array, tallies[array.id])
-                for array in page
-                if not what.phases or phase_of(array, tallies[array.id]) in what.phases
-            ]
-            if len(listed) >= what.limit:
-                break
-        return listed[: what.limit]
+        for page in self._pages(what, live=live):
+            tallies = self.tallies([one for one in page if isinstance(one, Array)])
+            for one in page:
+                phase = one.phase if isinstance(one, Unreadable) else phase_of(one, tallies[one.id])
+                if not what.phases or phase in what.phases:
+                    yield one if isinstance(one, Unreadable) else (one, tallies[one.id])
 
     def unmade(self, what: SessionFilter) -> list[Session]:
         """Members without rows that fit, newest first."""
         return list(islice(self._each_unmade(what), what.limit))
 
     def _each_unmade(self, what: SessionFilter) -> Iterator[Session]:
-        for page in self._pages(what._replace(limit=CHUNK, after=None), unmade=1):
+        for page in self._pages(what._replace(limit=CHUNK, after=None), unmade=True):
             for array in page:
+                if isinstance(array, Unreadable):
+                    continue
                 phase = Phase.ENDED if array.wanted is Wanted.STOP else Phase.PENDING
                 if not what.phases or phase in what.phases:
                     yield from self._unmade_of(array, what.after or NO_END)
@@ -74,18 +76,18 @@ class ArrayReads:
             yield from (member(array, place) for place in range(high - 1, low - 1, -1) if place not in there)
             high = low
 
-    def _pages(self, what: SessionFilter, live: int = 0, unmade: int = 0) -> Iterator[list[Array]]:
-        after = what.after
-        while True:
-            page = self._rows(
-                array_sql.LIST_ARRAYS, after=after, owner=what.owner, project=what.project, grp=what.group,
-                name=what.name, live=live, unmade=unmade, in_array=what.in_array, limit=what.limit,
-            )  # fmt: skip
-            arrays = [one for row in page if (one := _readable(row)) is not None]
-            yield [one for one in arrays if all(one.spec.labels.get(k) == v for k, v in what.labels.items())]
-            if len(page) < what.limit:
-                return
-            after = page[-1][1]
+    def unreadable(self, ids: Iterable[str]) -> list[Unreadable]:
+        return listing.unreadable(self._rows, list(ids))
+
+    def named(self, name: str, owner: str | None, limit: int) -> list[str]:
+        return listing.named(self._rows, name, owner, limit)
+
+    def _pages(
+        self, what: SessionFilter, *, live: bool = False, unmade: bool = False
+    ) -> Iterator[list[Array | Unreadable]]:
+        for page in listing.array_pages(self._rows, what, live=live, unmade=unmade):
+            found = [listing.array_or_not(row) for row in page]
+            yield [one for one in found if listing.has_labels(one, what.labels)]
 
     def _there(self, array: Array, low: int, high: int) -> set[int]:
         """Of these places, those whose members have rows."""
@@ -155,35 +157,6 @@ class ArrayReads:
 
 
 def _readable(row: rows.Row) -> Array | None:
-    try:
-        array = _array_of(row)
-        return array if array.size else None
-    except (Invalid, ValueError):
-        return None
-
-
-def _array_of(row: rows.Row) -> Array:
-    return Array(
-        id=row[0],
-        ordinal=row[1],
-        spec=rows.spec_of(row[2]),
-        owner=row[3],
-        submitted_at=row[4],
-        seq=row[5],
-        wanted=Wanted(row[6]),
-        group=row[7],
-        priority=row[8],
-        time_limit_s=row[9],
-        reached=row[10],
-        made=row[11],
-        not_before=row[12],
-        waits=bool(row[13]),
-        ended_at=row[14],
-        outcome=None if row[15] is None else Outcome(row[15]),
-        exit_class=None if row[16] is None else ExitClass(row[16]),
-        exit_code=row[17],
-        reason=rows.why(row[18], row[19]),
-        requeue_of=row[20],
-        succeeded=row[21],
-        failed=row[22],
-    )
+    """Of a row without the names that are listed beside it."""
+    found = listing.array_or_not((*row, "", ""))
+    return found if isinstance(found, Array) else None

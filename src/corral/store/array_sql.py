@@ -11,14 +11,6 @@ ARRAY_COLUMNS = """id, ordinal, spec, owner, submitted_at, seq, wanted, grp, pri
 ARRAYS = f"SELECT {ARRAY_COLUMNS} FROM session_array WHERE id @in(ids)"
 ARRAY_KEYS = "SELECT project, idempotency_key, id, digest FROM session_array WHERE idempotency_key @in(keys)"
 ARRAY_NEWEST = "SELECT id, ordinal FROM session_array WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
-LIST_ARRAYS = f"""
-SELECT {ARRAY_COLUMNS} FROM session_array
-WHERE (CAST(:after AS bigint) IS NULL OR ordinal < :after)
-  AND (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:project AS text) IS NULL OR project = :project)
-  AND (CAST(:grp AS text) IS NULL OR grp = :grp) AND (CAST(:name AS text) IS NULL OR name = :name)
-  AND (:live = 0 OR ended_at IS NULL)
-  AND (CAST(:in_array AS text) IS NULL OR id = :in_array) AND (:unmade = 0 OR made < size)
-ORDER BY ordinal DESC LIMIT :limit"""
 ARRAY_TALLY = """
 SELECT in_array, phase, outcome, COUNT(*) FROM session WHERE in_array @in(ids) GROUP BY in_array, phase, outcome"""
 ARRAYS_UNMADE = """

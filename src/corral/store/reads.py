@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from corral.model.node import Device, Holding, Node, ResourceGroup
 from corral.model.quota import Claimant, Quotas
 from corral.model.reservation import ReservationRow
 from corral.model.session import Kernel, Session
-from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter
+from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Order, SessionFilter, Unreadable
 from corral.scheduling.explaining.estimate import Ended
 from corral.scheduling.kept.picture import Picture
 from corral.scheduling.policies.registry import takes_turns
@@ -26,6 +27,7 @@ from corral.store import (
     array_sql,
     changes,
     group_sql,
+    listing,
     node_sql,
     pin_sql,
     quota_reads,
@@ -91,30 +93,11 @@ class SqlReads(ArrayReads):
         return max(found)[1] if found else None
 
     def list_sessions(self, what: SessionFilter) -> list[Session]:
-        listed: list[Session] = []
-        after = what.after
-        while len(listed) < what.limit:
-            page = self._rows(
-                sql.LIST_SESSIONS,
-                after=after,
-                owner=what.owner,
-                project=what.project,
-                grp=what.group,
-                name=what.name,
-                any_phase=int(not what.phases),
-                phases=list(what.phases),
-                members=int(what.members),
-                in_array=what.in_array,
-                limit=what.limit,
-            )
-            for row in page:
-                session = _readable(row)
-                if session and all(session.spec.labels.get(k) == v for k, v in what.labels.items()):
-                    listed.append(session)
-            if len(page) < what.limit:
-                break
-            after = page[-1][1]
-        return listed[: what.limit]
+        each = listing.sessions(self._rows, what)
+        return list(islice((one for one in each if isinstance(one, Session)), what.limit))
+
+    def listed(self, what: SessionFilter) -> list[Session | Unreadable]:
+        return list(islice(listing.sessions(self._rows, what), what.limit))
 
     def count_sessions(self) -> dict[str, int]:
         counts = Counter({row[0]: int(row[1]) for row in self._rows(sql.SESSION_COUNTS)})
@@ -377,10 +360,3 @@ def _by_node(devices: Iterable[Device]) -> dict[str, list[Device]]:
     for device in devices:
         found[device.node].append(device)
     return dict(found)
-
-
-def _readable(row: rows.Row) -> Session | None:
-    try:
-        return rows.session_of(row)
-    except (Invalid, ValueError):
-        return None

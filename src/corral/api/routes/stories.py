@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Annotated
@@ -27,12 +28,13 @@ from corral.api.render import (
     time_or_none,
 )
 from corral.api.routes.sessions import SessionsView
+from corral.api.unreadable import unreadable_views
 from corral.api.waiting import hinted
 from corral.model.array import Array, has_row
 from corral.model.faults import Invalid, NotFound
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
-from corral.ports import EventRow, Reads, SessionFilter, session_channel
+from corral.ports import EventRow, Reads, SessionFilter, Unreadable, session_channel
 
 router = routes("sessions")
 LONGEST_WAIT_S = 60.0
@@ -79,7 +81,8 @@ async def list_sessions(
     cursor: Text = None,
 ) -> Response:
     """Sessions, newest first. `next` is the cursor of the following page. An array is listed as one, unless its members
-    are asked for: with `members` everyone's, with `array` those of one."""
+    are asked for: with `members` everyone's, with `array` those of one. One whose record cannot be read says so in
+    `error`, and only what is known of it."""
     what = SessionFilter(
         phases=[str(one) for one in phase or ()],
         owner=owner if asking.owner is None else asking.owner,
@@ -100,20 +103,29 @@ def _listed(reads: Reads, asking: Caller, what: SessionFilter, array: str | None
         if isinstance(found, Session):
             raise NotFound("no_such_member", f"session {found.id} is no array and has no members", subject=found.id)
         what = what._replace(in_array=found.id)
-    sessions = reads.list_sessions(what)
-    arrays = [] if what.members else reads.list_arrays(what)
-    if what.members:
-        sessions += reads.unmade(what)
-    limit = what.limit - 1
-    places = sorted([one.ordinal for one in sessions] + [one.ordinal for one, _ in arrays], reverse=True)
-    last = places[limit - 1] if len(places) > limit else 0
+    found = reads.listed(what)
+    sessions = [one for one in found if isinstance(one, Session)]
+    broken = [one for one in found if isinstance(one, Unreadable)]
+    sessions += reads.unmade(what) if what.members else []
+    wholes = [] if what.members else reads.listed_arrays(what)
+    arrays = [one for one in wholes if not isinstance(one, Unreadable)]
+    broken += [one for one in wholes if isinstance(one, Unreadable)]
+    last = _last_place([*sessions, *broken, *(one for one, _ in arrays)], what.limit - 1)
     shown = [one for one in sessions if one.ordinal >= last]
     rows = rows_of(reads, shown)
     views = [(one.ordinal, session_view(one, rows)) for one in shown]
     counted = [one for one in arrays if one[0].ordinal >= last]
     views += [(one[0].ordinal, view) for one, view in zip(counted, listed_views(reads, counted), strict=True)]
+    told = [one for one in broken if one.ordinal >= last]
+    views += [(one.ordinal, view) for one, view in zip(told, unreadable_views(reads, told), strict=True)]
     ordered = [view for _, view in sorted(views, key=itemgetter(0), reverse=True)]
     return SessionsView(ordered, str(last) if last else None)
+
+
+def _last_place(found: Sequence[Session | Array | Unreadable], limit: int) -> int:
+    """The place of the last that is shown; 0 when that is all."""
+    places = sorted((one.ordinal for one in found), reverse=True)
+    return places[limit - 1] if len(places) > limit else 0
 
 
 @router.get("/api/v1/sessions/{session_id}", responses=json_of(SessionView))
