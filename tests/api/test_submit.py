@@ -40,6 +40,7 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
         "command": ["a", "b"], "name": "n", "project": "p", "priority": 3, "labels": ["k=v=w"],
         "cpus": "500m", "memory": "4GiB", "gpus": "A100:2", "vram": "20GB", "gpu_arch": "sm_80",
         "nodes": 2, "ranks_per_node": 3, "exclusive": True, "on": {"zone": "a"}, "node": "n1", "not_node": ["n2"],
+        "prefer": ["disk=fast", "rack=a=b", "disk=slow", "disk=fast"],
         "env": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest, "bootstrap": digest,
         "mount": ["/a:/b:ro", {"source": "/c", "target": "/d"}], "port": ["web:80"], "time": "2h", "grace": 5,
         "signal": "SIGUSR1@120", "retries": 4, "requeue": False, "outcome_rule": "main-only", "hold": True,
@@ -55,7 +56,8 @@ def test_every_field_reaches_the_spec(face: Face) -> None:
             "gpu": {"count": 2, "share_milli": 1000, "vram_mib": 19074, "model": "A100", "arch": "sm_80"},
         },
         "nodes": 2, "ranks_per_node": 3, "exclusive": True, "on_labels": {"zone": "a"}, "on_nodes": ["n1"],
-        "not_nodes": ["n2"], "environment": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest,
+        "not_nodes": ["n2"], "prefer": [["disk", "fast"], ["rack", "a=b"], ["disk", "slow"]],
+        "environment": {"A": "1"}, "workdir": "/w", "script": digest, "upload": digest,
         "bootstrap": digest,
         "mounts": [
             {"source": "/a", "target": "/b", "read_only": True}, {"source": "/c", "target": "/d", "read_only": False},

@@ -34,6 +34,7 @@ def test_submit_as_json_is_the_session(corral: Corral) -> None:
         (["--ranks-per-node", "2"], "ranks_per_node", 2),
         (["--exclusive"], "exclusive", True),
         (["--on", "zone=a"], "on_labels", {"zone": "a"}),
+        (["--prefer", "zone=a", "--prefer", "zone=b"], "prefer", [["zone", "a"], ["zone", "b"]]),
         (["--node", "node-1"], "on_nodes", ["node-1"]),
         (["--not-node", "node-9"], "not_nodes", ["node-9"]),
         (["--time", "1h30m"], "time_limit_s", 5400),

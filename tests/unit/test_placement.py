@@ -21,7 +21,7 @@ from corral.scheduling.policies.guarded import guarded
 from corral.scheduling.policies.score import PLACEMENTS, Pack
 from corral.scheduling.policies.topology import Topology
 from corral.scheduling.policies.usefulness import STEP_MILLI, STEPS, Usefulness
-from corral.scheduling.snapshot import Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Preferred, Shape, Snapshot, Waiting
 
 
 def a_node(
@@ -92,6 +92,101 @@ def test_a_fresh_node_of_another_group_comes_before_one_where_it_went_wrong() ->
     fleet = Fleet([one, replace(two, group="h")], {}, {"g": PLACEMENTS["pack"], "h": PLACEMENTS["pack"]}, 0.0)
     anywhere = replace(a_shape(), group=None)
     assert [fleet.place(anywhere, (), shunned).group for shunned in ({"n1"}, {"n2"}, set())] == ["h", "g", "g"]  # pyright: ignore
+
+
+RACKS = ("a", "b", "a", "c", "b")
+
+
+def preferred(*racks: str, nodes: tuple[str, ...] = ()) -> Preferred:
+    return Preferred(tuple(("rack", rack) for rack in racks), nodes)
+
+
+def went_to(fleet: Fleet, shape: Shape, what: Preferred | None, shunned: Sequence[str] = ()) -> list[str]:
+    """Where it goes; the room is given back."""
+    placement = fleet.place(shape, (), frozenset(shunned), what)
+    assert placement is not None
+    fleet.give_back(placement.ranks)
+    return [rank.node for rank in placement.ranks]
+
+
+@pytest.mark.parametrize("policy", sorted(PLACEMENTS))
+def test_nodes_that_meet_more_of_what_is_preferred_come_first(policy: str) -> None:
+    fleet = a_fleet(policy, *(a_node(f"n{n}", 4, rack=rack) for n, rack in enumerate(RACKS)))
+    racks = {f"n{n}": rack for n, rack in enumerate(RACKS)}
+
+    def where(count: int, *asked: str) -> str:
+        return "".join(racks[name] for name in went_to(fleet, a_shape(nodes=count), preferred(*asked)))
+
+    assert [where(1, rack) for rack in "abc"] == ["a", "b", "c"]
+    assert where(1, "nowhere", "c", "a") == "c", "of labels that are met alike the first counts most"
+    assert where(3, "b") in ("bba", "bbc"), "as many of a gang as there are"
+    assert where(5, "c", "b") == "cbbaa"
+    assert len(where(2, "nowhere")) == 2
+    assert went_to(fleet, a_shape(nodes=2), preferred("a", nodes=("n3", "gone"))) in (["n3", "n0"], ["n3", "n2"])
+    assert fleet.place(a_shape(cpus=5), (), frozenset(), preferred("a")) is None
+
+
+def test_more_labels_come_before_an_earlier_one() -> None:
+    nodes = [replace(a_node(f"n{number}")[0], labels=dict.fromkeys(keys, "x")) for number, keys in enumerate(LABELS)]
+    fleet = Fleet(nodes, {}, {"g": PLACEMENTS["pack"]}, 0.0)
+    found: list[str] = []
+    for _ in nodes:
+        (name,) = went_to(fleet, a_shape(), Preferred((("p", "x"), ("q", "x"), ("r", "x"))), found)
+        found.append(name)
+    assert [LABELS[int(name[1:])] for name in found] == ["pqr", "pq", "pr", "qr", "p", "q", "r", ""]
+
+
+LABELS = ("", "p", "q", "r", "pq", "qr", "pqr", "pr")
+
+
+def test_among_equals_the_policy_decides_and_nodes_where_it_went_wrong_are_last_all_the_same() -> None:
+    fleet = a_fleet("pack", *(a_node(f"n{n}", 4, rack=rack) for n, rack in enumerate(RACKS)))
+    full = fleet.place(replace(a_shape(), on_nodes=("n2",)))
+    assert full is not None
+    assert went_to(fleet, a_shape(), None) == ["n2"]
+    assert went_to(fleet, a_shape(), preferred("a")) == ["n2"]
+    assert went_to(fleet, a_shape(), preferred("b")) == ["n1"]
+    assert went_to(fleet, a_shape(), preferred("a"), ("n0", "n2")) == ["n1"]
+    assert went_to(fleet, a_shape(cpus=4), preferred("a")) == ["n0"], "there is no room on n2"
+
+
+def test_a_session_for_any_group_goes_to_the_one_that_meets_more() -> None:
+    (one, _), (two, _) = a_node("n1", rack="a"), a_node("n2", rack="b")
+    policies = {"g": PLACEMENTS["pack"], "h": PLACEMENTS["pack"]}
+    fleet = Fleet([one, replace(two, group="h")], {}, policies, 0.0)
+    anywhere = replace(a_shape(), group=None)
+    assert [went_to(fleet, anywhere, what) for what in (preferred("b"), preferred("a"), preferred("c"), None)] == [
+        ["n2"], ["n1"], ["n1"], ["n1"],
+    ]  # fmt: skip
+    assert went_to(fleet, anywhere, preferred("b"), ("n2",)) == ["n1"]
+    assert fleet.place(anywhere, ("h",), frozenset(), preferred("b")).group == "g"  # pyright: ignore
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_preference_keeps_nobody_from_starting(data: st.DataObject) -> None:
+    """Placed with it wherever placed without it, all of it or nothing, and on as many of such nodes as have room."""
+    policy = data.draw(st.sampled_from(sorted(PLACEMENTS)))
+    racks = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
+    made = [a_node(f"n{n}", data.draw(st.sampled_from([1, 2, 4])), rack=rack) for n, rack in enumerate(racks)]
+    fleet, plain = a_fleet(policy, *made), a_fleet(policy, *made)
+    for _ in range(data.draw(st.integers(1, 6))):
+        shape = a_shape(cpus=data.draw(st.sampled_from([1, 2])), nodes=data.draw(st.integers(1, 3)))
+        what = preferred(*data.draw(st.lists(st.sampled_from("abcd"), max_size=3, unique=True)))
+        room = {name for name, fits in zip(fleet.pools()["g"].row_of, fleet.fitting(shape)["g"], strict=True) if fits}
+        found, without = fleet.place(shape, (), frozenset(), what), plain.place(shape)
+        assert (found is None) == (len(room) < shape.nodes)
+        if without is not None:
+            plain.give_back(without.ranks)
+        assert (found is None) == (without is None)
+        if found is None:
+            continue
+        plain.take(found.ranks)
+        names = {rank.node for rank in found.ranks}
+        assert names <= room and len(names) == shape.nodes
+        met = [any(("rack", racks[int(name[1:])]) == one for one in what.labels) for name in sorted(room)]
+        got = sum(any(("rack", racks[int(name[1:])]) == one for one in what.labels) for name in names)
+        assert got == min(sum(met), shape.nodes)
 
 
 def test_round_robin_gives_a_gang_the_next_nodes() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from corral.api.ahead import Ahead, EstimateView, look_ahead
 from corral.api.membership import turn_refusals
+from corral.api.preferring import PreferenceView, preferences_met, preferences_of
 from corral.api.render import RefusalView
 from corral.api.waits import dependency_refusals, own_refusals
 from corral.model.lifecycle import Fact, Phase
@@ -48,7 +49,8 @@ class ClassView(msgspec.Struct):
 
 class ExplainView(msgspec.Struct):
     """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over;
-    `changes` are single changes with which there would be room for it now; `classes` tell of each class of nodes."""
+    `changes` are single changes with which there would be room for it now; `classes` tell of each class of nodes,
+    `preferences` of the labels that it would rather have, on the nodes there are, or on its own."""
 
     id: str
     phase: str
@@ -61,6 +63,7 @@ class ExplainView(msgspec.Struct):
     changes: list[ChangeView] = []
     classes: list[ClassView] = []
     estimate: EstimateView | None = None
+    preferences: list[PreferenceView] = []
 
 
 def classes_of(found: Explanation) -> list[ClassView]:
@@ -96,7 +99,8 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
         kernels = [one for one in reads.kernels([session.id]).get(session.id, []) if one.certificate is None]
         away, missing = _away(reads, kernels), list(_missing(session, kernels))
         summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away)
-        return ExplainView(session.id, session.phase, summary, False, False, None, away, missing)
+        return ExplainView(session.id, session.phase, summary, False, False, None, away, missing,
+                           preferences=preferences_met(reads, session))  # fmt: skip
     snapshot, waiting = reads.snapshot(1), as_waiting(session)
     found = explain_waiting(snapshot, waiting)
     own = [RefusalView(**one) for one in own_refusals(session, reads.now)]
@@ -124,7 +128,7 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     fits = found.fits_now and not ahead.blockers
     return ExplainView(session.id, session.phase, summary, fits, found.infeasible, position, blockers, ["granted"],
                        [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)], classes_of(found),
-                       ahead.estimate)  # fmt: skip
+                       ahead.estimate, preferences_of(snapshot, session.spec))  # fmt: skip
 
 
 def _held_back(found: Explanation) -> bool:

@@ -55,6 +55,7 @@ class SessionIn(Body):
     ranks_per_node: int | None = None
     exclusive: bool = False
     on: Pairs | None = Field(None, description="labels that a node must have")
+    prefer: Pairs | None = Field(None, description="labels it would rather have on its nodes, the dearest first")
     node: list[Name] | Name | None = Field(None, description="nodes to choose from")
     not_node: list[Name] | Name | None = Field(None, description="nodes to leave out")
 

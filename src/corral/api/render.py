@@ -96,6 +96,7 @@ class SessionView(msgspec.Struct):
     preempted_for: str | None = None
     array: ArrayPart | None = None
     member: MemberPart | None = None
+    prefer: list[str] = []
     planned_start: datetime | None = None
 
 
@@ -240,6 +241,7 @@ def session_view(session: Session, rows: Rows, position: int | None = None) -> S
         preemptions=session.preemptions,
         preempted_for=session.preempted_for,
         member=member_part(session),
+        prefer=[f"{key}={value}" for key, value in spec.prefer],
         planned_start=time_or_none(rows.planned.get(session.id)),
     )
 

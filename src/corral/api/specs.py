@@ -49,6 +49,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             ranks_per_node=1 if asked.ranks_per_node is None else asked.ranks_per_node,
             exclusive=asked.exclusive,
             on_labels=_pairs("on", asked.on),
+            prefer=_preferred(asked.prefer),
             on_nodes=_list(asked.node),
             not_nodes=_list(asked.not_node),
             environment=_pairs("env", asked.env),
@@ -168,13 +169,20 @@ def time_limit_of(value: Amount | None) -> int | None:
 def _pairs(option: str, value: Pairs) -> dict[str, str]:
     if not isinstance(value, list):
         return value or {}
-    pairs: dict[str, str] = {}
-    for text in value:
-        key, equals, rest = text.partition("=")
-        if not equals:
-            raise Invalid("bad_pair", f"--{option} {text[:80]!r} is not KEY=VALUE", subject=f"--{option}")
-        pairs[key] = rest
-    return pairs
+    return dict(_pair(option, text) for text in value)
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise Invalid("bad_pair", f"--{option} {text[:80]!r} is not KEY=VALUE", subject=f"--{option}")
+    return key, value
+
+
+def _preferred(value: Pairs) -> tuple[tuple[str, str], ...]:
+    """In their order, each once; one key may come with several values."""
+    pairs = [_pair("prefer", text) for text in value] if isinstance(value, list) else (value or {}).items()
+    return tuple(dict.fromkeys(pairs))
 
 
 def _list(value: Sequence[str] | str | None) -> tuple[str, ...]:

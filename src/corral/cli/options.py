@@ -58,6 +58,7 @@ RESOURCES = (
     _count("ranks_per_node", "Ranks on each node; default 1."),
     _switch("exclusive", "Share the nodes with nobody."),
     _texts("on", "KEY=VALUE", "Only nodes with this label"),
+    _texts("prefer", "KEY=VALUE", "Rather nodes with this label, the dearest first"),
     _texts("node", "NAME", "Only these nodes"),
     _texts("not_node", "NAME", "Never these nodes"),
 )

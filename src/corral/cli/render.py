@@ -125,7 +125,8 @@ def show_session(one: Record) -> str:
         *_array(one), ("wanted", one["wanted"]),
         ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
         ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
-        ("position", one["position"]), ("labels", _pairs(one["labels"])), ("script", one["script"]),
+        ("position", one["position"]), ("prefers", " ".join(one["prefer"])), ("labels", _pairs(one["labels"])),
+        ("script", one["script"]),
         ("command", command_of(one)), ("nodes", one["nodes"]), ("ranks", one["ranks"]),
         ("cpus", f"{resources['cpus']:g}{each}"), ("memory", f"{resources['memory_mib']} MiB{each}"),
         ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB{each}"),
@@ -162,6 +163,7 @@ def show_plan(plan: Record) -> str:
         *members,
         ("ranks", plan["ranks"]),
         ("nodes", plan["nodes"]),
+        *_preferences(plan),
         *blockers,
         *_changes(plan),
     ]
@@ -175,6 +177,7 @@ def show_explanation(one: Record) -> str:
         ("summary", one["summary"]),
         ("position", one["position"]),
         *_estimate(one),
+        *_preferences(one),
     ]
     lines += [("blocker", f"{blocker['code']}: {blocker['message']}") for blocker in one["blockers"]]
     return listing([*lines, *_changes(one), *[("missing", missing) for missing in one["missing"]]]) + _classes(one)
@@ -212,6 +215,10 @@ def _stands_in_line(one: Record) -> bool:
 
 def _changes(one: Record) -> list[tuple[str, str]]:
     return [("instead", change["message"]) for change in one.get("changes", [])]
+
+
+def _preferences(one: Record) -> list[tuple[str, str]]:
+    return [("prefers", preference["message"]) for preference in one.get("preferences", [])]
 
 
 def show_history(events: Iterable[Record]) -> str:

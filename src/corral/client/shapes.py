@@ -29,6 +29,7 @@ class SessionFields(TypedDict, total=False):
     ranks_per_node: int
     exclusive: bool
     on: dict[str, str]
+    prefer: list[str] | dict[str, str]
     node: list[str]
     not_node: list[str]
     time: int | str
@@ -150,6 +151,7 @@ class Session(TypedDict):
     preemptible: bool | None
     preemptions: int
     preempted_for: str | None
+    prefer: list[str]
 
 
 class SessionPage(TypedDict):
@@ -173,6 +175,14 @@ class NodeClass(TypedDict):
     blockers: list[Refusal]
 
 
+class Preference(TypedDict):
+    """A label that it would rather have: on how many nodes it is, or on how many of its own, in words and counted."""
+
+    label: str
+    message: str
+    counts: dict[str, int]
+
+
 class Plan(TypedDict):
     fits_now: bool
     infeasible: bool
@@ -183,6 +193,7 @@ class Plan(TypedDict):
     members: int
     changes: list[Change]
     classes: list[NodeClass]
+    preferences: list[Preference]
 
 
 class Explanation(TypedDict):
@@ -196,6 +207,7 @@ class Explanation(TypedDict):
     missing: list[str]
     changes: list[Change]
     classes: list[NodeClass]
+    preferences: list[Preference]
 
 
 # `from` is a word of Python's, so this one has the other syntax.

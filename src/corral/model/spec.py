@@ -7,7 +7,7 @@ of clusters, so that "no node can ever do this" is said elsewhere (scheduling.ex
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024  # Linux: one argument or variable (MAX_ARG_STRL
 MAX_SPEC_BYTES = 1024 * 1024
 MAX_ENTRIES = 1024  # variables, labels, mounts, ports each
 MAX_RETRIES = 1000
+MOST_PREFERRED = 16  # labels that it would rather have: so that what a node meets of them is one exact number
 MAX_SECONDS = 10 * 365 * 86400
 PRIORITY_LIMIT = 1_000_000
 
@@ -89,6 +90,7 @@ class SessionSpec:
     on_labels: Mapping[str, str] = field(default_factory=dict[str, str])
     on_nodes: tuple[str, ...] = ()
     not_nodes: tuple[str, ...] = ()
+    prefer: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     script: str | None = None
@@ -183,15 +185,22 @@ def _validate_names(spec: SessionSpec) -> None:
             raise Invalid(f"bad_{what}", f"{what} {value[:80]!r} is not a name")
     for what, labels in (("label", spec.labels), ("on", spec.on_labels), ("option", spec.options)):
         _few(what, len(labels))
-        for key, value in labels.items():
-            if not LABEL_KEY.match(key):
-                raise Invalid("bad_label", f"--{what} {key[:80]!r} is not a key")
-            _plain_text(value, f"the value of {what} {key}", limit=1024)
+        _validate_labels(what, labels.items())
+    if len(spec.prefer) > MOST_PREFERRED:
+        raise Invalid("too_many", f"{len(spec.prefer)} different entries of --prefer; at most {MOST_PREFERRED}")
+    _validate_labels("prefer", spec.prefer)
     for node in (*spec.on_nodes, *spec.not_nodes):
         if not NAME.match(node):
             raise Invalid("bad_node_name", f"{node[:80]!r} is not the name of a node")
     if both := set(spec.on_nodes) & set(spec.not_nodes):
         raise Invalid("contradiction", f"node {min(both)!r} is both asked for and excluded")
+
+
+def _validate_labels(what: str, labels: Iterable[tuple[str, str]]) -> None:
+    for key, value in labels:
+        if not LABEL_KEY.match(key):
+            raise Invalid("bad_label", f"--{what} {key[:80]!r} is not a key")
+        _plain_text(value, f"the value of {what} {key}", limit=1024)
 
 
 def _validate_environment(spec: SessionSpec) -> None:

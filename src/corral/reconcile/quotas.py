@@ -32,7 +32,7 @@ from corral.model.spec import SessionSpec
 from corral.ports import PLACE, Above, NewSession, Reads, Tx
 from corral.scheduling.limits import Admission, told_together, within
 from corral.scheduling.plan import Placed, Refusal
-from corral.scheduling.snapshot import Waiting, shape_of
+from corral.scheduling.snapshot import Waiting, preferred_of, shape_of
 
 
 def put(tx: Tx, asked: Quota, by: str, version: int | None = None) -> Quota:
@@ -174,14 +174,14 @@ def _of_waiting(tx: Tx, quotas: Quotas, claimants: set[Claimant]) -> list[Quota]
 def asked_about(owner: str, spec: SessionSpec) -> Waiting:
     """A session that there is not, or not yet."""
     return Waiting("", 0, 1, 1, spec.priority, owner, spec.project, 0.0, shape_of(spec),
-                   time_limit_s=spec.time_limit_s, grace_s=spec.grace_s)  # fmt: skip
+                   time_limit_s=spec.time_limit_s, grace_s=spec.grace_s, preferred=preferred_of(spec))  # fmt: skip
 
 
 def as_waiting(session: Session) -> Waiting:
     return Waiting(
         session.id, session.ordinal, session.attempt, session.seq, session.priority, session.owner,
         session.spec.project, session.submitted_at, shape_of(session.spec), time_limit_s=session.time_limit_s,
-        grace_s=session.spec.grace_s,
+        grace_s=session.spec.grace_s, preferred=preferred_of(session.spec),
     )  # fmt: skip
 
 

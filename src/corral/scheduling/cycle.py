@@ -93,7 +93,7 @@ class _Pass:
         shape, nodes = waiting.shape, {place.node for place in pinned}
         there = sorted(nodes.intersection(shape.on_nodes) if shape.on_nodes else nodes)
         for one in (replace(shape, on_nodes=tuple(there)), shape) if there else (shape,):
-            found = fleet.place(one, (), waiting.shunned)
+            found = fleet.place(one, (), waiting.shunned, waiting.preferred)
             if found is None:
                 continue
             if self._may_go_there(waiting, found.ranks) and not self._admission.take(waiting, found.group, found.ranks):
@@ -114,7 +114,7 @@ class _Pass:
         if told is not None:
             return told
         barred = self._admission.barred(waiting, policies)
-        while (found := fleet.place(waiting.shape, barred, waiting.shunned)) is not None:
+        while (found := fleet.place(waiting.shape, barred, waiting.shunned, waiting.preferred)) is not None:
             too_much = self._admission.take(waiting, found.group, found.ranks)
             if not too_much:
                 self.placements.append(Placed(waiting, found.group, found.ranks))

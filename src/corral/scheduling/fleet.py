@@ -28,8 +28,9 @@ from corral.scheduling.engine.room import amounts_of
 from corral.scheduling.engine.standing import FITS, Bars, Standing
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Refusal, refusal
+from corral.scheduling.policies.preferred import choose, most_met
 from corral.scheduling.policies.scorer import Demand, PlacementPolicy, Scorer
-from corral.scheduling.snapshot import Shape
+from corral.scheduling.snapshot import Preferred, Shape
 
 MOST_SHAPES = 100_000  # remembered per group: that they fit nowhere, and since when
 MOST_BARS = 1000  # combinations of labels, nodes and runtimes that are remembered per group
@@ -123,16 +124,23 @@ class Fleet:
         return self._groups[group].scorer
 
     def place(
-        self, shape: Shape, barred: Container[str] = (), shunned: Collection[str] = frozenset()
+        self,
+        shape: Shape,
+        barred: Container[str] = (),
+        shunned: Collection[str] = frozenset(),
+        preferred: Preferred | None = None,
     ) -> Placement | None:
         """All ranks of a shape, within one group that is not barred to it, taken; or nothing. Nodes that are shunned
-        come last: where it fits without them, it goes there."""
+        come last: where it fits without them, it goes there. Of the others those come first that are preferred."""
         for avoided in (shunned, frozenset[str]()) if shunned else (shunned,):
-            for name, group in self._groups.items():
-                if name not in barred and (shape.group is None or shape.group == name):
-                    ranks = group.place(shape, avoided)
+            groups: Iterable[_Group] = self._groups.values()
+            if preferred is not None and shape.group is None:
+                groups = sorted(groups, key=lambda one: -one.most_met(shape, avoided, preferred))
+            for group in groups:
+                if group.name not in barred and (shape.group is None or shape.group == group.name):
+                    ranks = group.place(shape, avoided, preferred)
                     if ranks is not None:
-                        return Placement(name, ranks)
+                        return Placement(group.name, ranks)
         return None
 
     def had_turns(self, last: Mapping[str, str]) -> None:
@@ -303,14 +311,25 @@ class _Group:
             standing.nowhere_at = stamp
         return True
 
-    def place(self, shape: Shape, avoided: Collection[str] = ()) -> tuple[RankPlace, ...] | None:
+    def most_met(self, shape: Shape, avoided: Collection[str], preferred: Preferred) -> float:
+        """How much of what is preferred can be had here; -inf where it does not fit."""
+        if self.scorer is None or self.most_that_fit(shape, 1) == 0:
+            return -np.inf
+        scores = self._without(self._refreshed(self.standing(shape), self.scorer), avoided)
+        return most_met(self.pool, scores, shape.nodes, preferred)
+
+    def place(
+        self, shape: Shape, avoided: Collection[str] = (), preferred: Preferred | None = None
+    ) -> tuple[RankPlace, ...] | None:
         if self.scorer is None:
             return None
         standing = self.standing(shape)
         if standing.nowhere_at >= 0 and self._still_nowhere(standing):
             return None
         scores = self._refreshed(standing, self.scorer)
-        rows = self.scorer.choose(self._without(scores, avoided), shape.nodes)
+        left = self._without(scores, avoided) if avoided else scores
+        count = shape.nodes
+        rows = self.scorer.choose(left, count) if preferred is None else choose(self.scorer, left, count, preferred)
         if len(rows) < shape.nodes:
             nothing = scores.max(initial=-np.inf) == -np.inf
             if nothing and not (self.scorer.may_fail and standing.fits(slice(None)).any()):

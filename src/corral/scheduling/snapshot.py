@@ -42,6 +42,18 @@ def shape_of(spec: SessionSpec) -> Shape:
     )
 
 
+class Preferred(NamedTuple):
+    """What a session would rather have of its nodes: labels, and those nodes where its last attempt left what it
+    saved."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def preferred_of(spec: SessionSpec) -> Preferred | None:
+    return Preferred(spec.prefer) if spec.prefer else None
+
+
 class Waiting(NamedTuple):
     """A pending session that may be placed now, in submit order by `ordinal`. `refused` is what it was last told, as
     JSON text, so that nothing is written when the answer is the same. `cpu_s` and `gpu_s` are what its earlier attempts
@@ -63,6 +75,7 @@ class Waiting(NamedTuple):
     grace_s: int = 30
     room_by: float | None = None  # until then room is being made for it: nobody else is stopped
     shunned: frozenset[str] = frozenset()  # nodes on which an earlier attempt failed, was lost or refused: last
+    preferred: Preferred | None = None  # no part of the shape: whoever fits, fits whatever it would rather have
 
 
 class Usage(NamedTuple):

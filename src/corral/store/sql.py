@@ -271,6 +271,11 @@ JOIN attempt a ON a.session = k.session AND a.attempt = k.attempt
 WHERE k.session @in(ids) AND (k.refused_code IS NOT NULL OR k.failed_code IS NOT NULL
   OR k.exit_class IN ('user', 'infra', 'lost') OR k.certificate IN ('node_rebooted', 'operator'))
   AND a.exit_class <> 'preempted' AND COALESCE(a.reason_code, '') NOT IN ('requeue_asked', 'resume_asked')"""
+SAVED_ON = """
+SELECT DISTINCT k.session, k.node FROM kernel k JOIN session s ON s.id = k.session AND k.attempt = s.attempt - 1
+JOIN attempt a ON a.session = k.session AND a.attempt = k.attempt
+WHERE k.session @in(ids) AND k.ready_at IS NOT NULL AND a.reason_code IN ('resume_asked', 'preempted')
+ORDER BY k.session, k.node"""
 ATTAINED = f"""
 SELECT h.session, SUM(h.cpu_milli / 1000.0 * (h.released_at - h.held_at)),
     SUM({GPU_MILLI} / 1000.0 * (h.released_at - h.held_at))

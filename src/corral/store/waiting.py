@@ -20,7 +20,7 @@ from corral.scheduling.ordering import home_of, line_of
 from corral.scheduling.policies.order import FIFO, WHOSE, Need
 from corral.scheduling.policies.registry import needs_of
 from corral.scheduling.policies.shares import half_life_of
-from corral.scheduling.snapshot import Usage, Waiting
+from corral.scheduling.snapshot import Preferred, Usage, Waiting, preferred_of
 from corral.store import rows, sql
 
 Rows = Callable[..., list[Any]]
@@ -75,8 +75,9 @@ def waiting_of(row: rows.Row) -> Waiting | None:
         shape = rows.shape_in(row[8])
     except (Invalid, ValueError):
         return None
-    grace_s = rows.spec_of(row[8]).grace_s
-    return Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11], room_by=row[12], grace_s=grace_s)
+    spec = rows.spec_of(row[8])
+    return Waiting(*row[:8], shape=shape, refused=row[9], time_limit_s=row[11], room_by=row[12], grace_s=spec.grace_s,
+                   preferred=preferred_of(spec))  # fmt: skip
 
 
 def _held_back(
@@ -100,7 +101,7 @@ def _other_orders(
 
 
 def add_attained(ask: Rows, found: dict[str, Waiting]) -> None:
-    """What those have used that ran before, and where that went wrong."""
+    """What those have used that ran before, where that went wrong, and where the last attempt left what it saved."""
     again = [one.id for one in found.values() if one.attempt > 1]
     for id_, cpu_s, gpu_s in ask(sql.ATTAINED, ids=again) if again else ():
         found[id_] = found[id_]._replace(cpu_s=float(cpu_s or 0), gpu_s=float(gpu_s or 0))
@@ -109,6 +110,12 @@ def add_attained(ask: Rows, found: dict[str, Waiting]) -> None:
         wrong[id_].add(node)
     for id_, names in wrong.items():
         found[id_] = found[id_]._replace(shunned=frozenset(names))
+    saved: defaultdict[str, list[str]] = defaultdict(list)
+    for id_, node in ask(sql.SAVED_ON, ids=again) if again else ():
+        saved[id_].append(node)
+    for id_, names in saved.items():
+        labels = (found[id_].preferred or Preferred()).labels
+        found[id_] = found[id_]._replace(preferred=Preferred(labels, tuple(names)))
 
 
 def usage(ask: Rows, groups: Sequence[ResourceGroup], now: float) -> list[Usage]:

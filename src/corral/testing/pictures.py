@@ -169,6 +169,7 @@ class Doings:
             hold=self._choose(6) == 0,
             retries=2,
             on_labels=self._pick(({}, {}, {"rack": "a"})),
+            prefer=self._pick(((), (), (("rack", "b"), ("rack", "a")))),
         )
 
     async def _follow(self) -> None:

@@ -18,6 +18,7 @@ from corral.api.inputs import BatchIn, SessionIn
 from corral.api.lookup import find_any
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Caller, Policy, allow, routes
+from corral.api.preferring import PreferenceView, preferences_of
 from corral.api.render import (
     RefusalView,
     ResourcesView,
@@ -55,7 +56,8 @@ class SessionsView(msgspec.Struct):
 class PlanView(msgspec.Struct):
     """What would happen now: `fits_now` says that room is free, `blockers` what keeps it from starting, with room or
     without, `infeasible` that no node could ever do it, `changes` with which single change there would be room,
-    `classes` what each class of nodes says; of an array it is said of each of its `members`."""
+    `classes` what each class of nodes says, `preferences` which nodes have the labels that it would rather have; of an
+    array it is said of each of its `members`."""
 
     fits_now: bool
     infeasible: bool
@@ -67,6 +69,7 @@ class PlanView(msgspec.Struct):
     members: int = 1
     classes: list[ClassView] = []
     estimate: EstimateView | None = None
+    preferences: list[PreferenceView] = []
 
 
 @router.post("/api/v1/sessions", status_code=201, responses=json_of(SessionView, 201, 200))
@@ -120,7 +123,7 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
         fits = found.fits_now and not ahead.blockers and not full
         return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
                         [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)],
-                        members, classes_of(found), ahead.estimate)  # fmt: skip
+                        members, classes_of(found), ahead.estimate, preferences_of(snapshot, spec))  # fmt: skip
 
     return respond(await here.store.read("plan", look))
 

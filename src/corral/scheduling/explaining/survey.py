@@ -69,6 +69,15 @@ class Part:
             fits &= ~out
         return fits
 
+    def possible(self, shape: Shape) -> Flags:
+        """Which nodes it may go to, whatever their room."""
+        may = self._open.copy()
+        if shape.group not in (None, self.group):
+            return ~may
+        for _, out in (*self._not_meant(shape), *self._barred(shape, full=True)):
+            may &= ~out
+        return may
+
     def sights(self, shape: Shape, *, full: bool) -> Iterator[Sight]:
         fits, found = self._open.copy(), [Counter[str]() for _ in self._names]
         for code, out in self._obstacles(shape, full=full):

@@ -6,6 +6,7 @@ from corral.model.node import ResourceGroup
 from corral.ports import Store
 from corral.reconcile import groups
 from corral.reconcile.decide import EXIT_REQUEUE, EXIT_RESUME
+from corral.scheduling.snapshot import Preferred
 from corral.testing.builders import BY, Play, noted, refused, spec, whole_run
 from corral.testing.conformance.loop import on_a_loop
 
@@ -101,5 +102,27 @@ class TurnRules:
             await store.tx("at once", lambda tx, at_once=at_once: tx.write([at_once], BY))
             (waits,) = (await store.read("snapshot", lambda reads: reads.snapshot(8))).waiting
             assert waits.shunned == set()
+            saved = ("n1",) if code == EXIT_RESUME else None
+            assert (waits.preferred and waits.preferred.nodes) == saved, "it goes on where it left what it saved"
             assert await play.place() == 1
             await play.claim()
+
+    @on_a_loop
+    async def test_what_it_would_rather_have_and_where_it_left_its_work(self, store: Store) -> None:
+        play = Play(store)
+        for name, zone in zip(NODES, "abb", strict=True):
+            await play.join(name, cpus=4, labels={"zone": zone})
+        (id_,) = await play.submit_and_claim(spec(cpus=2, prefer=(("zone", "b"),)))
+        (kernel,) = await play.kernels(id_)
+        assert kernel.node == "n2"
+        await play.submit_and_claim(spec(cpus=3, prefer=(("zone", "c"), ("zone", "a"))))  # n1 is the fullest now
+        await play.exchange("n2")
+        await play.exchange("n2", *whole_run(kernel.token, code=EXIT_RESUME))
+        at_once = noted(await play.session(id_), not_before=0.0)
+        await store.tx("at once", lambda tx: tx.write([at_once], BY))
+        (full,) = await play.submit(spec(cpus=3, on_nodes=("n3",)))
+        (waits, other) = (await store.read("snapshot", lambda reads: reads.snapshot(8))).waiting
+        assert (waits.preferred, other.preferred) == (Preferred((("zone", "b"),), ("n2",)), None)
+        assert await play.place() == 2
+        assert {(await play.kernels(one))[0].node for one in (id_, full)} == {"n2", "n3"}
+        assert (await play.kernels(id_))[0].node == "n2"
