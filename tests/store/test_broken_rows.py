@@ -10,7 +10,7 @@ import pytest
 from corral.model.faults import Refused
 from corral.model.invariants import check, gather
 from corral.model.lifecycle import Phase
-from corral.ports import SessionFilter, Store
+from corral.ports import SessionFilter, Store, Unreadable
 from corral.reconcile.arrays import ARRAYS_AT_ONCE
 from corral.reconcile.intents import cancel, requeue, submit_all
 from corral.reconcile.sessions import sweep_due
@@ -57,6 +57,17 @@ def test_a_broken_row_stands_alone(store: Store, direct: Sql, how: str) -> None:
 
         assert [s.id for s in await store.read("list", lambda reads: reads.list_sessions(SessionFilter()))] == [sound]
         assert list(await store.read("broken", lambda reads: reads.broken([broken, sound]))) == [broken]
+        live = [phase.value for phase in Phase if phase is not Phase.ENDED]
+        for what in (
+            SessionFilter(),
+            SessionFilter(live),
+            SessionFilter(live, owner="ann"),
+            SessionFilter(name="broken"),
+        ):
+            first = (await store.read("listed", lambda reads, what=what: reads.listed(what)))[-1]
+            assert isinstance(first, Unreadable), what
+            assert (first.id, first.name, first.owner) == (broken, "broken", "ann")
+            assert first.error
         assert await sweep_due(store, BY) == 2
         assert await store.read("due", lambda reads: reads.due(10)) == [], "the broken one would be seen for ever"
         await play.place()
@@ -134,6 +145,10 @@ def test_broken_arrays_hide_no_other(store: Store, direct: Sql, how: str) -> Non
         assert (await store.read("arrays", lambda reads: reads.arrays([*broken, sound]))).keys() == {sound}
         listed = await store.read("list", lambda reads: reads.list_arrays(SessionFilter()))
         assert [array.id for array, _ in listed] == [sound]
+        whole = await store.read("list", lambda reads: reads.listed_arrays(SessionFilter(("pending",))))
+        aside = [one for one in whole if isinstance(one, Unreadable)]
+        assert [one.id for one in aside] == broken[::-1]
+        assert all(one.is_array and one.error for one in aside)
         assert await play.place() == 1
         assert (await play.session(f"{sound}[0]")).phase is Phase.PLACED
         await store.tx("cancel", lambda tx: cancel(tx, f"{sound}[3]", "user:ann"))

@@ -89,7 +89,6 @@ NULLABLE = (
     *("failed_message", "exit_reason", "certificate", "certified_at", "arch", "after", "owner", "project", "name"),
     *("preempted_for", "room_by", "throttle"),
 )
-NULLABLE_IN_LISTS = ("after", "owner", "project", "name", "grp", "in_array")
 
 
 def value(name: str) -> Any:
@@ -113,12 +112,10 @@ def parameters(text: str) -> dict[str, Any]:
 
 def variants(name: str, text: str) -> list[Mapping[str, Any]]:
     given = parameters(text)
-    listing = name in ("LIST_SESSIONS", "LIST_ARRAYS")
-    optional = NULLABLE_IN_LISTS if listing else NULLABLE
-    if text.lstrip().startswith("SELECT") and not listing:
+    if text.lstrip().startswith("SELECT"):
         return [given, given | {one: [] for one in given if one in LISTS}]
     no_lists = {one: [] for one in given if one in LISTS}
-    nulls = {one: None for one in given if one in optional and not must_be_given(name, one)}
+    nulls = {one: None for one in given if one in NULLABLE and not must_be_given(name, one)}
     return [given, given | nulls, given | no_lists]
 
 

@@ -32,7 +32,7 @@ def sessions(ask: Ask, what: SessionFilter) -> Iterator[Session | Unreadable]:
     """All that fit, page after page as they are asked for."""
     after = what.after
     while True:
-        page = ask(sessions_statement(what, after), **_parameters(what, after))
+        page = ask(sessions_statement(what, after), **parameters(what, after))
         for row in page:
             one = _session(row)
             if has_labels(one, what.labels):
@@ -51,7 +51,7 @@ def array_pages(ask: Ask, what: SessionFilter, *, live: bool, unmade: bool) -> I
     """The rows of arrays, whatever their labels; `live`: that are not over, `unmade`: with members without rows."""
     after = what.after
     while True:
-        page = ask(arrays_statement(what, after, live=live, unmade=unmade), **_parameters(what, after))
+        page = ask(arrays_statement(what, after, live=live, unmade=unmade), **parameters(what, after))
         yield page
         if len(page) < what.limit:
             return
@@ -109,18 +109,19 @@ def _plain(said: Sequence[str]) -> str:
 
 def _by_phase(said: tuple[str, ...], phases: tuple[str, ...]) -> str:
     """Of each phase the first, and the first of these: an index has those of one phase in order."""
-    wanted = [(f"phase = '{phase}'", "ordinal") for phase in phases]
-    if set(LIVE) <= set(phases):  # and one that cannot be read; no order of the table's, which would be walked
-        wanted.append((f"phase NOT IN ({_listed(tuple(Phase))})", "ordinal + 0"))
-    parts = [
-        f"SELECT * FROM (SELECT ordinal AS place FROM session{_where((one, NOT_ENDED, *said))}"
-        f" ORDER BY {order} DESC LIMIT :limit) AS one"
-        for one, order in wanted
-    ]
+    parts = [_first((f"phase = '{phase}'", NOT_ENDED, *said), "ordinal") for phase in phases]
+    if set(LIVE) <= set(phases):  # and those that cannot be read; not in the table's own order, which would be walked
+        aside = tuple(one.replace("ordinal <", "ordinal + 0 <") for one in said)
+        parts.append(_first((f"phase NOT IN ({_listed(tuple(Phase))})", NOT_ENDED, *aside), "ordinal + 0"))
     early = " UNION ALL ".join(parts)
     return (
         f"SELECT {_SESSION} FROM ({early}) AS early JOIN session ON ordinal = place ORDER BY ordinal DESC LIMIT :limit"
     )
+
+
+def _first(said: Sequence[str], order: str) -> str:
+    within = f"SELECT ordinal AS place FROM session{_where(said)} ORDER BY {order} DESC LIMIT :limit"
+    return f"SELECT * FROM ({within}) AS one"
 
 
 @cache
@@ -143,7 +144,7 @@ def _said(what: SessionFilter, after: int | None) -> tuple[str, ...]:
     return (*(["ordinal < :after"] if after is not None else []), *found)
 
 
-def _parameters(what: SessionFilter, after: int | None) -> dict[str, Any]:
+def parameters(what: SessionFilter, after: int | None) -> dict[str, Any]:
     """What is not asked for is no parameter either: a driver may not take one that a statement does not name."""
     given = {"after": after, **{field: getattr(what, field) for field in _COLUMNS}, "in_array": what.in_array}
     return {name: value for name, value in given.items() if value is not None} | {"limit": what.limit}
