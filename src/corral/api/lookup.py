@@ -11,7 +11,7 @@ from corral.model.array import Array, member
 from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.session import ID_ALPHABET, ID_LENGTH, Session
 from corral.model.spec import NAME
-from corral.ports import Reads
+from corral.ports import Reads, Unreadable
 from corral.reconcile.arrays import no_such_member
 
 SHORTEST = 4
@@ -121,12 +121,15 @@ def _visible(reads: Reads, caller: Caller, ids: list[str], text: str) -> list[Se
 def _refuse_broken(reads: Reads, caller: Caller, ids: list[str]) -> None:
     for one in reads.unreadable(ids):
         if caller.owner in (None, one.owner):
-            line = broken_line(one.id, one.error) if caller.owner is None else _own_broken_line(one.id, one.error)
-            raise Refused(BROKEN, line, subject=one.id)
+            raise Refused(BROKEN, _told_to(caller, one), subject=one.id)
 
 
-def _own_broken_line(id_: str, error: str) -> str:
-    return f"the record of session {id_} cannot be read: {error}; an administrator can set it aside and end it"
+def _told_to(caller: Caller, one: Unreadable) -> str:
+    if one.is_array:
+        return f"the record of array {one.id} cannot be read: {one.error}; keep the database and report it"
+    if caller.owner is None:
+        return broken_line(one.id, one.error)
+    return f"the record of session {one.id} cannot be read: {one.error}; an administrator can set it aside and end it"
 
 
 def broken_line(id_: str, error: str) -> str:
