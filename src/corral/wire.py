@@ -108,9 +108,12 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """`signal` is sent first, unless it was sent already; None: SIGTERM."""
+
     reason: str
     message: str
     grace_s: int
+    signal: str | None = None
 
 
 class KernelOrder(msgspec.Struct, frozen=True, kw_only=True):

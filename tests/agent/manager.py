@@ -231,8 +231,8 @@ class ScriptedManager:
         }
         return wire.Launch(**(words | changes))
 
-    def stop(self, token: str, reason: str = "cancelled", grace_s: int = 30) -> None:
-        self.order(token, launch=None, stop=wire.Stop(reason=reason, message=reason, grace_s=grace_s))
+    def stop(self, token: str, reason: str = "cancelled", grace_s: int = 30, signal: str | None = None) -> None:
+        self.order(token, launch=None, stop=wire.Stop(reason=reason, message=reason, grace_s=grace_s, signal=signal))
 
     def ask(self, token: str) -> None:
         """Ask about a kernel that was accepted."""

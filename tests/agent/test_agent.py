@@ -155,6 +155,16 @@ def test_a_stop_file_appears_before_the_command_is_ended(manager: ScriptedManage
     assert json.loads(out.read_text())["reason"] == "preempted"
 
 
+def test_a_stop_may_name_the_signal_to_send(manager: ScriptedManager, agent: Agent) -> None:
+    ready = agent.root / "ready"
+    script = f"trap 'exit 85' USR2; trap 'exit 1' TERM; touch {ready}; while :; do sleep 0.05; done"
+    manager.launch(T1, "sh", "-c", script)
+    until(ready.exists, "the traps set")
+    manager.stop(T1, "preempted", grace_s=20, signal="USR2")
+    result = manager.wait_for(T1, "result").result
+    assert result is not None and result.exit_code == 85
+
+
 # --- several ranks
 
 

@@ -138,6 +138,18 @@ def test_a_stop_is_announced_then_sent_to_the_whole_group(node: Node) -> None:
     assert b'"deadline": "at noon"' in node.output(TOKEN)
 
 
+def test_a_stop_with_a_signal_of_its_own_sends_that_one_and_no_other(node: Node) -> None:
+    script = "trap 'cat \"$STOP\"; exit 85' USR1; trap 'echo wrong' TERM; echo up; while :; do sleep 0.05; done"
+    stop_file = str(node.root / "stops" / "file")
+    node.launch(TOKEN, "sh", "-c", script, stop_file=stop_file, env={"PATH": "/usr/bin:/bin", "STOP": stop_file})
+    printed(node, b"up")
+    node.tell(TOKEN, jobdir.STOP, reason="preempted", message="for another", grace_s=30, signal=int(signal.SIGUSR1))
+    result = node.finish(TOKEN)
+    assert (result["exit_code"], result["stopped"], result["killed"]) == (85, "preempted", False)
+    assert b'"reason": "preempted"' in node.output(TOKEN)
+    assert b"wrong" not in node.output(TOKEN)
+
+
 def test_who_ignores_the_stop_is_killed_after_the_grace(each_node: Node) -> None:
     each_node.launch(TOKEN, "sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done")
     printed(each_node, b"up")

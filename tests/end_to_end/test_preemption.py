@@ -76,6 +76,37 @@ def test_one_that_does_not_listen_is_killed_after_its_grace_and_runs_again(crowd
     assert (crowded.show(weak)["attempt"], crowded.show(weak)["preemptions"]) == (2, 1)
 
 
+# Each rank saves when it is told by the signal it asked for, and takes SIGTERM for a fault.
+BY_SIGNAL = """
+trap 'echo saved; cat "$CORRAL_STOP_FILE"; echo 1 > "$CORRAL_CHECKPOINT_DIR/$RANK"; exit 85' USR1
+trap 'echo wrong; exit 1' TERM
+[ -e "$CORRAL_CHECKPOINT_DIR/$RANK" ] && exit 0
+while :; do sleep 0.05; done
+"""
+
+
+def test_a_signal_of_its_own_is_what_tells_it_to_make_way(crowded: Plane) -> None:
+    ranks = ("--gpus", "1", "--ranks-per-node", "2", "--signal", "USR1")
+    weak = crowded.submit(*ranks, "--", "sh", "-c", BY_SIGNAL)
+    crowded.wait_phase(weak, "running")
+    strong = submit(crowded, "--priority", "5", script="exit 0")
+    assert crowded.run("wait", strong, weak).code == 0
+    assert (crowded.show(weak)["attempt"], crowded.show(weak)["preemptions"]) == (2, 1)
+    for rank in ("0", "1"):
+        first = crowded.run("logs", weak, "--attempt", "1", "--rank", rank).out.splitlines()
+        assert first[0] == "saved"
+        assert json.loads(first[1])["reason"] == "preempted"
+        assert "wrong" not in first
+
+
+def test_for_anything_else_it_is_told_by_sigterm(crowded: Plane) -> None:
+    id_ = crowded.submit("--signal", "USR1@30", "--", "sh", "-c", "trap 'echo term; exit 0' TERM; " + FOR_EVER)
+    crowded.wait_phase(id_, "running")
+    assert crowded.run("requeue", id_).code == 0
+    assert crowded.run("wait", id_).code == 0
+    assert crowded.run("logs", id_).out == "term\n"
+
+
 def test_one_that_may_not_be_stopped_is_not(crowded: Plane) -> None:
     weak = submit(crowded, "--no-preemptible")
     crowded.wait_phase(weak, "running")

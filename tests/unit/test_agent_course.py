@@ -46,6 +46,22 @@ def test_no_warning_follows_a_stop() -> None:
     assert stopped.due(145) == ["term"]
 
 
+def test_a_stop_may_come_with_a_signal_of_its_own_unless_that_was_sent_before() -> None:
+    stopped = course(time_limit_s=60, warn_signal=10, warn_before_s=20)
+    stopped.stop(Stop("preempted", grace_s=30, signal=10), 110)
+    assert (stopped.due(110), stopped.stop_signal) == (["term"], 10)
+    assert stopped.due(139.9) == []
+    assert stopped.due(140) == ["kill"]
+    warned = course(time_limit_s=60, warn_signal=10, warn_before_s=20)
+    assert warned.due(140) == ["warn"]
+    warned.stop(Stop("preempted", grace_s=30, signal=10), 150)
+    assert (warned.due(150), warned.stop_signal) == (["term"], None)
+    cancelled = course()
+    cancelled.stop(Stop("cancelled", grace_s=30), 110)
+    cancelled.stop(Stop("preempted", grace_s=30, signal=10), 111)
+    assert (cancelled.due(111), cancelled.stop_signal) == (["term"], None)
+
+
 def test_a_later_stop_only_shortens() -> None:
     stopped = course()
     stopped.stop(Stop("cancelled", grace_s=30), 110)

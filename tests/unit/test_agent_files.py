@@ -66,6 +66,9 @@ def test_a_spec_with_a_key_missing_is_refused_by_its_name() -> None:
 
 def test_a_stop_has_defaults_and_a_go_is_checked() -> None:
     assert Stop.from_json({}) == Stop("stop", "", 30.0, None)
+    assert Stop.from_json({"signal": 10}).signal == 10
+    with pytest.raises(BadJobFile, match="signal"):
+        Stop.from_json({"signal": 65})
     with pytest.raises(BadJobFile):
         Stop.from_json({"grace_s": "soon"})
     with pytest.raises(BadJobFile):

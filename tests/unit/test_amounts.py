@@ -98,7 +98,7 @@ def a_spec(**changes) -> SessionSpec:
         (a_spec(environment={"CORRAL_RANK": "7"}), "reserved_variable"),
         (a_spec(workdir="relative"), "bad_path"),
         (a_spec(mounts=(Mount("/a/../etc", "/b"),)), "bad_path"),
-        (a_spec(early_signal=EarlySignal("USR1", 5)), "signal_without_time"),
+        (a_spec(early_signal=EarlySignal("USR1", 11), time_limit_s=9), "out_of_range"),
         (a_spec(early_signal=EarlySignal("KILL", 5), time_limit_s=9), "bad_signal"),
         (a_spec(on_nodes=("a",), not_nodes=("a",)), "contradiction"),
         (a_spec(time_limit_s=0), "out_of_range"),

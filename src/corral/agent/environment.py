@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from corral.agent.jobspec import JsonObject
 from corral.agent.ports import Machine, Provided
 from corral.model.session import path_name
-from corral.wire import Launch
+from corral.wire import Launch, Stop
 
 MIB = 2**20
 BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -77,7 +77,7 @@ def spec_for(
         "grace_s": launch.grace_s,
         "kill_grace_s": machine.kill_grace_s,
         "start_before_s": start_before_s,
-        "warn_signal": signal.Signals[f"SIG{early.signal}"].value if early else None,
+        "warn_signal": _number_of(early.signal) if early else None,
         "warn_before_s": early.before_s if early else 0,
         "limits": {"memory_bytes": launch.resources.memory_mib * MIB if enforced else None, "core": 0},
         "memory_enforced": enforced and launch.resources.memory_mib > 0,
@@ -88,6 +88,16 @@ def spec_for(
         "containment": machine.containment,
     }
     return Made(spec, {f"{control}/hosts": "".join(f"{host}\n" for host in launch.hosts).encode()})
+
+
+def stop_for(stop: Stop) -> JsonObject:
+    """The words of stop.json (`jobspec.Stop`)."""
+    said: JsonObject = {"reason": stop.reason, "message": stop.message, "grace_s": stop.grace_s, "deadline": None}
+    return said if stop.signal is None else said | {"signal": _number_of(stop.signal)}
+
+
+def _number_of(name: str) -> int:
+    return signal.Signals[f"SIG{name}"].value
 
 
 def _variables(

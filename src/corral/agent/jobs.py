@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from corral.agent import jobdir
 from corral.agent.background import Background
 from corral.agent.endings import Endings
-from corral.agent.environment import Layout, Me
+from corral.agent.environment import Layout, Me, stop_for
 from corral.agent.horizon import Horizon
 from corral.agent.job import Job, job_of
 from corral.agent.jobspec import JsonObject
@@ -137,7 +137,7 @@ class Jobs:
     async def _stop(self, job: Job, stop: Stop) -> None:
         """Stop a launch that is here: void it if nothing began, else have its shim end it."""
         self._point("agent.before_stop")
-        said: JsonObject = {"reason": stop.reason, "message": stop.message, "grace_s": stop.grace_s, "deadline": None}
+        said = stop_for(stop)
         job.told_to_stop(said, self._clock.mono())
         await self._horizon.remember(job.token, stopped=True)
         await self._looking.tell(job, "stop", jobdir.STOP, said)

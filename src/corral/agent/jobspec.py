@@ -214,19 +214,23 @@ def _limits(raw: JsonObject) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The agent asks for the end: TERM now, the rest of the tree killed when `grace_s` is over."""
+    """The agent asks for the end: `signal` now (None: TERM), the rest of the tree killed when `grace_s` is over."""
 
     reason: str
     message: str = ""
     grace_s: float = 30.0
     deadline: str | float | None = None
+    signal: int | None = None
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Stop:
-        grace = raw.get("grace_s", 30.0)
+        grace, signal = raw.get("grace_s", 30.0), raw.get("signal")
         if not _is_span(grace):
             raise BadJobFile(f"stop.json: grace_s cannot be {grace!r}"[:300])
-        return cls(str(raw.get("reason", "stop")), str(raw.get("message", "")), float(grace), raw.get("deadline"))
+        if signal is not None and not _is_signal(signal):
+            raise BadJobFile(f"stop.json: signal cannot be {signal!r}"[:300])
+        reason, message = str(raw.get("reason", "stop")), str(raw.get("message", ""))
+        return cls(reason, message, float(grace), raw.get("deadline"), signal)
 
 
 @dataclass(frozen=True, slots=True)

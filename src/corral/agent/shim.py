@@ -232,7 +232,7 @@ async def _carry_out(job: Job, course: Course, act: str) -> None:
     elif act == "term":
         reason, message, deadline = course.notice
         await job.write_stop_file(reason, message, course.left_s(job.now_s()), deadline)
-        await job.signal_main(_SIGTERM)
+        await job.signal_main(course.stop_signal or _SIGTERM)
     else:
         await job.point("shim.before_kill")
         await job.kill_tree()
@@ -286,6 +286,7 @@ class Course:
     timed_out: bool = False
     killed: bool = False
     notice: tuple[str, str, str | float | None] = ("time_limit", "the time limit is over", None)
+    stop_signal: int | None = None  # None: SIGTERM
     _began_s: float = 0.0
     _warned: bool = False
     _told: bool = False
@@ -310,6 +311,7 @@ class Course:
         if self.stopped is None and not self.timed_out:
             self.stopped = stop.reason
             self.notice = (stop.reason, stop.message, stop.deadline)
+            self.stop_signal = None if self._warned else stop.signal
         self._stop_at_s = now_s if self._stop_at_s is None else self._stop_at_s
         self._end_by(now_s + stop.grace_s)
 

@@ -61,7 +61,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class EarlySignal:
-    """A signal sent `before_s` seconds before the time limit (`--signal USR1@120`)."""
+    """A signal sent `before_s` seconds before the time limit (`--signal USR1@120`), and instead of SIGTERM to one that
+    makes way for others."""
 
     signal: str
     before_s: int
@@ -170,9 +171,8 @@ def _validate_times(spec: SessionSpec) -> None:
     if spec.early_signal is not None:
         if spec.early_signal.signal not in WARN_SIGNALS:
             raise Invalid("bad_signal", f"signal {spec.early_signal.signal!r} is not one of {', '.join(WARN_SIGNALS)}")
-        if spec.time_limit_s is None:
-            raise Invalid("signal_without_time", "--signal counts back from the time limit; give --time too")
-        _between("signal's seconds", spec.early_signal.before_s, 0, spec.time_limit_s)
+        longest_s = MAX_SECONDS if spec.time_limit_s is None else spec.time_limit_s
+        _between("signal's seconds", spec.early_signal.before_s, 0, longest_s)
 
 
 def _validate_names(spec: SessionSpec) -> None:

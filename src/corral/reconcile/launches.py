@@ -9,7 +9,7 @@ from corral import wire
 from corral.model.array import variables as array_variables
 from corral.model.lifecycle import Wanted
 from corral.model.node import Node
-from corral.model.session import Kernel, Session
+from corral.model.session import Kernel, Session, StopFor
 from corral.ports import Order
 
 
@@ -105,4 +105,11 @@ def _stop(session: Session) -> wire.Stop:
         reason, message = session.stop_for.value, _why(session)
     else:
         reason, message = "decided", "the session's outcome is decided; its other ranks are stopped"
-    return wire.Stop(reason=reason, message=message, grace_s=session.spec.grace_s)
+    return wire.Stop(reason=reason, message=message, grace_s=session.spec.grace_s, signal=_signal(session))
+
+
+def _signal(session: Session) -> str | None:
+    """Whoever has a signal for saving its work in time gets it when it makes way, too."""
+    makes_way = session.stop_for is StopFor.PREEMPTED and session.wanted is not Wanted.STOP
+    early = session.spec.early_signal
+    return early.signal if makes_way and early is not None else None
