@@ -1,5 +1,6 @@
 """Quotas over REST: set by administrators, seen by those who fall under them, told to whoever they hold back."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_quota_from_its_making_to_its_end(face: Face) -> None:
     made = put(face, "ann", owner="ann", group="default", gpus="1.5", memory="4GiB", time="2h")
     assert made == {
         "name": "ann", "of": "owner ann in group default", "owner": "ann", "project": None, "domain": None,
-        "group": "default", "limits": NO_LIMITS | {"gpus": 1.5, "memory_mib": 4096, "time_limit_s": 7200},
+        "group": "default", "limits": NO_LIMITS | {"gpus": 1.5, "memory_mib": 4096, "time": "2h"},
         "used": [use("owner ann in group default")], "version": 1,
     }  # fmt: skip
     changed = put(face, "ann", owner="ann", sessions=2, version=1)
@@ -168,23 +169,94 @@ def _planned(face: Face, owner: str, **fields: str) -> list[str]:
     return [one["code"] for one in told if one["code"].startswith("quota")]
 
 
-def test_when_somebody_whom_a_quota_holds_back_starts_is_not_guessed(face: Face) -> None:
-    """However soon after one another others started."""
-    node = face.node().register()
-    for _ in range(3):
-        face.submit(as_="bob")
-        place(face)
-        (order,) = node.orders()
-        node.exchange(*(fact(order.token, kind) for kind in (FactKind.ACCEPTED, FactKind.READY)))
-        node.exchange(fact(order.token, FactKind.RESULT, 0), fact(order.token, FactKind.EXITED))
+def test_when_somebody_whom_a_quota_holds_back_starts_is_not_made_up(face: Face) -> None:
+    face.node().register()
     put(face, "ann", owner="ann", cpus=2)
     running, waits = (face.submit(as_="ann", cpus=2)["id"] for _ in range(2))
     assert place(face) == [running]
     told = face.get(f"/api/v1/sessions/{waits}/explain")
     assert (told["position"], told["estimate"]) == (1, None)
+    assert "quota ann would let it in" in told["estimate_unknown"]
     face.request("DELETE", f"{QUOTAS}/ann")
     face.post("/api/v1/groups/default/pause")
-    assert face.get(f"/api/v1/sessions/{waits}/explain")["estimate"] is None
+    told = face.get(f"/api/v1/sessions/{waits}/explain")
+    assert told["estimate"] is None and told["estimate_unknown"] is None, "a paused group starts nobody"
+
+
+def test_by_what_such_sessions_took_lately_not_by_how_often_others_started(face: Face) -> None:
+    node = face.node().register()
+    for _ in range(3):
+        runs_of(face, "bob")
+        (order,) = node.orders()
+        node.exchange(*(fact(order.token, kind) for kind in (FactKind.ACCEPTED, FactKind.READY)))
+        node.exchange(fact(order.token, FactKind.RESULT, 0), fact(order.token, FactKind.EXITED))
+    put(face, "ann", owner="ann", cpus=2)
+    runs_of(face, "ann", cpus=2)
+    waits = face.submit(as_="ann", cpus=2)["id"]
+    told = face.get(f"/api/v1/sessions/{waits}/explain")["estimate"]
+    assert told["basis"] == "lately" and "quota ann counted" in told["message"]
+
+
+def test_who_is_held_back_starts_when_those_under_its_quota_have_ended(face: Face) -> None:
+    face.node().register()
+    put(face, "ann", owner="ann", sessions=1)
+    runs_of(face, "ann", time="10m")
+    first, second = (face.submit(as_="ann", time="10m")["id"] for _ in range(2))
+    estimates = [face.get(f"/api/v1/sessions/{id_}/explain", as_="ann")["estimate"] for id_ in (first, second)]
+    assert [one["basis"] for one in estimates] == ["limits", "limits"]
+    assert all("quota ann counted" in one["message"] for one in estimates)
+    at = [datetime.fromisoformat(one["at"]) for one in estimates]
+    assert (at[1] - at[0]).total_seconds() == pytest.approx(630, abs=30)
+
+
+def runs_of(face: Face, owner: str, **fields: Any) -> str:
+    id_ = face.submit(as_=owner, **fields)["id"]
+    assert id_ in place(face)
+    return id_
+
+
+def test_what_would_start_it_within_the_quota_and_the_room_is_told(face: Face) -> None:
+    node = face.node().register()
+    put(face, "ann", owner="ann", cpus=3)
+    runs_of(face, "ann", cpus=1)
+    waits = face.submit(as_="ann", cpus=3)["id"]
+    assert place(face) == []
+    for told in (
+        face.get(f"/api/v1/sessions/{waits}/explain", as_="ann"),
+        face.post(PLAN, {"command": ["x"], "cpus": 3}, "ann"),
+    ):
+        assert told["changes"] == [
+            {"option": "cpus", "value": "2", "message": "with --cpus 2 it would start now"}
+        ]  # fmt: skip
+    never = face.post(PLAN, {"command": ["x"], "cpus": 4}, "ann")
+    assert never["infeasible"] and [one["value"] for one in never["changes"]] == ["2"]
+    put(face, "short", owner="ann", time="1h")
+    told = face.post(PLAN, {"command": ["x"], "cpus": 2, "time": "2h"}, "ann")
+    assert [(one["option"], one["value"]) for one in told["changes"]] == [("time", "60m")]
+    begins = face.submit(as_="bob", cpus=1, begin="+1h")["id"]
+    (change,) = face.get(f"/api/v1/sessions/{begins}/explain", as_="bob")["changes"]
+    assert (change["option"], change["value"]) == ("begin", None)
+    face.submit(as_="bob", cpus=1)
+    assert len(place(face)) == 1 and node.epoch == 1
+    applied = face.submit(as_="ann", cpus=2, time="1h")["id"]
+    assert place(face) == [applied], "what was suggested works"
+
+
+def test_who_uses_a_quota_up_is_told_as_far_as_the_caller_may_know(face: Face) -> None:
+    face.node().register()
+    put(face, "vision", project="vision", cpus=4)
+    mine = runs_of(face, "ann", cpus=1, project="vision", time="10m")
+    theirs = [runs_of(face, "bob", cpus=number, project="vision/x") for number in (1, 2)]
+    waits = face.submit(as_="ann", cpus=2, project="vision")["id"]
+    path = f"/api/v1/sessions/{waits}/explain"
+    seen = face.get(path, as_="ann")
+    assert [(one["session"], one["sessions"], one["cpus"]) for one in seen["held_by"]] == [(mine, 1, 1), (None, 2, 3)]
+    assert seen["held_by"][0]["until"] is not None and seen["held_by"][1]["until"] is None
+    assert not any(id_ in str(seen) for id_ in (*theirs, "bob"))
+    all_ = face.get(path)["held_by"]
+    assert [(one["session"], one["quota"]) for one in all_] == [
+        (theirs[1], "vision"), *((id_, "vision") for id_ in sorted([mine, theirs[0]]))
+    ]  # fmt: skip
 
 
 def test_use_and_limits_are_metrics(face: Face) -> None:

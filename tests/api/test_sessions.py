@@ -144,7 +144,7 @@ def test_the_smallest_change_with_which_it_would_start_is_named(face: Face) -> N
     face.node().register()
     plan = face.post("/api/v1/sessions:plan", {"command": ["x"], "nodes": 3})
     assert [(one["option"], one["value"]) for one in plan["changes"]] == [("nodes", "1")]
-    assert plan["changes"][0]["message"] == "with --nodes 1 there would be room for it now"
+    assert plan["changes"][0]["message"] == "with --nodes 1 it would start now"
 
 
 def test_explain_says_why_a_session_failed_and_how_the_attempt_before_ended(served: Served) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.api.explaining import ExplainView, explain_view
 from corral.api.membership import array_part
+from corral.api.policy import Caller
 from corral.api.render import Rows, SessionView, session_view, slurm_state
 from corral.api.waits import begin_message, needs_message
 from corral.model.array import Array, Tally, phase_of
@@ -26,7 +27,7 @@ def listed_views(reads: Reads, found: Sequence[tuple[Array, Tally]]) -> list[Ses
     return [_view(array, counted, _own_refusals(reads, array)) for array, counted in found]
 
 
-def explain_array(reads: Reads, array: Array) -> ExplainView:
+def explain_array(reads: Reads, asking: Caller, array: Array) -> ExplainView:
     """How many are how, and of the first that waits why."""
     counted = reads.tallies([array])[array.id]
     phase = phase_of(array, counted)
@@ -36,7 +37,7 @@ def explain_array(reads: Reads, array: Array) -> ExplainView:
         if array.reason is not None:
             summary += f"; {array.reason.message}"
         return ExplainView(array.id, phase, summary, False, False, None, [], [])
-    found = explain_view(reads, first)
+    found = explain_view(reads, asking, first)
     found.id, found.phase, found.position = array.id, phase, None
     found.summary = f"{summary}; {first.id}: {found.summary}"
     return found

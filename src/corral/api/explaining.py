@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.api.ahead import Ahead, EstimateView, look_ahead
+from corral.api.ahead import GROUPS_CLOSED, Ahead, ChangeView, EstimateView, HolderView, look_ahead, without_waiting
 from corral.api.membership import turn_refusals
+from corral.api.policy import Caller
 from corral.api.preferring import PreferenceView, preferences_met, preferences_of
 from corral.api.render import RefusalView
 from corral.api.waits import dependency_refusals, own_refusals
@@ -18,23 +19,11 @@ from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.reconcile.quotas import as_waiting
 from corral.scheduling.explaining.explain import Explanation, explain_waiting
-from corral.scheduling.explaining.suggest import Suggestion, suggest
-from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import position_of
 from corral.scheduling.plan import Refusal, refusal
-from corral.scheduling.snapshot import Snapshot, Waiting
+from corral.scheduling.snapshot import Waiting
 from corral.scheduling.stopping.pinned import pinned_nodes
 from corral.scheduling.stopping.preemption import being_made
-
-GROUPS_CLOSED = {"group_paused", "group_broken", "group_unknown", "other_group"}
-
-
-class ChangeView(msgspec.Struct):
-    """One option of `submit` with which it would start now; a null value: without that option."""
-
-    option: str
-    value: str | None
-    message: str
 
 
 class ClassView(msgspec.Struct):
@@ -49,7 +38,7 @@ class ClassView(msgspec.Struct):
 
 class ExplainView(msgspec.Struct):
     """`blockers` keep it from going on; `missing` names what has to happen until every rank runs, or is proven over;
-    `changes` are single changes with which there would be room for it now; `classes` tell of each class of nodes,
+    `changes` are single changes with which it would start now; `classes` tell of each class of nodes,
     `preferences` of the labels that it would rather have, on the nodes there are, or on its own."""
 
     id: str
@@ -64,6 +53,8 @@ class ExplainView(msgspec.Struct):
     classes: list[ClassView] = []
     estimate: EstimateView | None = None
     preferences: list[PreferenceView] = []
+    estimate_unknown: str | None = None
+    held_by: list[HolderView] = []
 
 
 def classes_of(found: Explanation) -> list[ClassView]:
@@ -74,27 +65,7 @@ def classes_of(found: Explanation) -> list[ClassView]:
     ]  # fmt: skip
 
 
-def changes_of(snapshot: Snapshot, waiting: Waiting) -> list[ChangeView]:
-    admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
-    return [
-        ChangeView(one.option, one.value, f"{_with_or_without(one)} there would be room for it now")
-        for one in suggest(snapshot, waiting.shape)
-        if not admission.refusals(waiting._replace(shape=one.shape))
-    ]
-
-
-def shorter(ahead: Ahead) -> list[ChangeView]:
-    if ahead.shorter_s is None:
-        return []
-    text = f"{ahead.shorter_s}s" if ahead.shorter_s % 60 else f"{ahead.shorter_s // 60}m"
-    return [ChangeView("time", text, f"with --time {text} it would start now, before what lies ahead")]
-
-
-def _with_or_without(change: Suggestion) -> str:
-    return f"without --{change.option}" if change.value is None else f"with --{change.option} {change.value}"
-
-
-def explain_view(reads: Reads, session: Session) -> ExplainView:
+def explain_view(reads: Reads, asking: Caller, session: Session) -> ExplainView:
     if session.phase is not Phase.PENDING:
         kernels = [one for one in reads.kernels([session.id]).get(session.id, []) if one.certificate is None]
         away, missing = _away(reads, kernels), list(_missing(session, kernels))
@@ -117,7 +88,8 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     if position is None and not own:
         position = position_of(reads.snapshot(PER_SHAPE), session.id)
     pace = None if _held_back(found) else position
-    ahead = Ahead() if own or found.infeasible else look_ahead(reads, waiting, pace)
+    possible = not found.infeasible
+    ahead = Ahead() if own else look_ahead(reads, asking, waiting, pace, possible=possible)
     blockers += [one for one in ahead.blockers if one.code not in {known.code for known in blockers}]
     if not blockers and position and position > 1:
         before = f"{position - 1} session{' is' if position == 2 else 's are'} before it"
@@ -126,9 +98,17 @@ def explain_view(reads: Reads, session: Session) -> ExplainView:
     if (last := _last_end(reads, session)) is not None:
         summary += f" (attempt {session.attempt - 1}: {last})"
     fits = found.fits_now and not ahead.blockers
+    changes = without_own(reads, waiting, own) if own else list(ahead.changes)
     return ExplainView(session.id, session.phase, summary, fits, found.infeasible, position, blockers, ["granted"],
-                       [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)], classes_of(found),
-                       ahead.estimate, preferences_of(snapshot, session.spec))  # fmt: skip
+                       changes, classes_of(found), ahead.estimate, preferences_of(snapshot, session.spec),
+                       ahead.unknown, list(ahead.held_by))  # fmt: skip
+
+
+def without_own(reads: Reads, waiting: Waiting, own: Sequence[RefusalView]) -> list[ChangeView]:
+    """Where one condition of its own is all that keeps it: without which option it would start."""
+    options = {"begin_not_reached": "begin", "dependency": "after"}
+    option = options.get(own[0].code) if len(own) == 1 else None
+    return [] if option is None else without_waiting(reads, waiting, option)
 
 
 def _held_back(found: Explanation) -> bool:

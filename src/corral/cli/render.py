@@ -197,7 +197,7 @@ def _estimate(one: Record) -> list[tuple[str, object]]:
     """When it will start, and what says so; that nobody can say where that is so."""
     found = one.get("estimate")
     if not found and _stands_in_line(one):
-        return [("estimated start", "unknown" if _is_kept(one) else "unknown: no end is known that would make room")]
+        return [("estimated start", ": ".join(filter(None, ("unknown", one.get("estimate_unknown")))))]
     if not found:
         return []
     latest = [("at the latest", found["latest"])] if found["latest"] else []
@@ -214,7 +214,17 @@ def _stands_in_line(one: Record) -> bool:
 
 
 def _changes(one: Record) -> list[tuple[str, str]]:
-    return [("instead", change["message"]) for change in one.get("changes", [])]
+    """What would start it, and who uses up what keeps it."""
+    held = [("held by", _holder(each)) for each in one.get("held_by", [])]
+    return [*held, *(("instead", change["message"]) for change in one.get("changes", []))]
+
+
+def _holder(one: Record) -> str:
+    who = f"session {one['session']}" if one["session"] else f"{one['sessions']} other{'s' * (one['sessions'] > 1)}"
+    words = {"cpus": "CPUs", "gpus": "GPUs", "memory_mib": "MiB of memory", "vram_mib": "MiB of GPU memory"}
+    amounts = [f"{one[name]:g} {word}" for name, word in words.items() if one[name]]
+    until = f", until {one['until']}" if one["until"] else ""
+    return f"quota {one['quota']}: {who}: {', '.join(amounts)}{until}"
 
 
 def _preferences(one: Record) -> list[tuple[str, str]]:

@@ -183,6 +183,28 @@ class Preference(TypedDict):
     counts: dict[str, int]
 
 
+class Estimate(TypedDict):
+    """When it will start and what that rests on; not later than `latest`, if those who run keep their limits."""
+
+    at: str
+    basis: str
+    message: str
+    latest: str | None
+
+
+class Holder(TypedDict):
+    """What of a quota is in use, by a session that you may see, or by others together (null)."""
+
+    quota: str
+    session: str | None
+    sessions: int
+    cpus: float
+    memory_mib: int
+    gpus: float
+    vram_mib: int
+    until: str | None
+
+
 class Plan(TypedDict):
     fits_now: bool
     infeasible: bool
@@ -194,6 +216,9 @@ class Plan(TypedDict):
     changes: list[Change]
     classes: list[NodeClass]
     preferences: list[Preference]
+    estimate: Estimate | None
+    estimate_unknown: str | None
+    held_by: list[Holder]
 
 
 class Explanation(TypedDict):
@@ -208,6 +233,9 @@ class Explanation(TypedDict):
     changes: list[Change]
     classes: list[NodeClass]
     preferences: list[Preference]
+    estimate: Estimate | None
+    estimate_unknown: str | None
+    held_by: list[Holder]
 
 
 # `from` is a word of Python's, so this one has the other syntax.

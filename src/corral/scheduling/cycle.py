@@ -49,6 +49,29 @@ def cycle(snapshot: Snapshot, max_placements: int = MAX_PLACEMENTS, fleet: Fleet
     return turns.plan()
 
 
+class Turn:
+    """A session's turn in a pass, when those before it have had theirs: who would start if it stood there."""
+
+    def __init__(self, turns: _Pass, policies: Mapping[str, Policies]) -> None:
+        self._turns = turns
+        self._policies = policies
+
+    def would_start(self, instead: Waiting) -> bool:
+        return self._turns.would_take(instead, self._policies)
+
+
+def turn_of(snapshot: Snapshot, id_: str) -> Turn | None:
+    """None: the pass does not come to it."""
+    turns = _Pass(snapshot)
+    for waiting, policies in ordered(snapshot, turns.refusals):
+        if waiting.id == id_:
+            return Turn(turns, policies)
+        if len(turns.placements) >= MAX_PLACEMENTS:
+            break
+        turns.take(waiting, policies)
+    return None
+
+
 class _Pass:
     """The plan while it is made."""
 
@@ -76,6 +99,22 @@ class _Pass:
             self.refusals[waiting.id] = answer
             if not held_by_quota(answer):
                 self.heads.waits(waiting)
+
+    def would_take(self, waiting: Waiting, policies: Mapping[str, Policies]) -> bool:
+        """Whether a session without room of its own would be placed. Nothing is taken, and nobody refused."""
+        fleet = self._fleet = self._fleet or fleet_of(self.snapshot, policies, self._there)
+        if self.heads.stopped(waiting) or self._admission.refusals(waiting):
+            return False
+        if self.heads.before(waiting, fleet) is not None:
+            return False
+        barred = self._admission.barred(waiting, policies)
+        while (found := fleet.place(waiting.shape, barred, waiting.shunned, waiting.preferred)) is not None:
+            fleet.give_back(found.ranks)
+            too_much = self._admission.too_much(waiting, found.group, found.ranks)
+            if not too_much:
+                return True
+            barred[found.group] = too_much
+        return False
 
     def _place(self, waiting: Waiting, policies: Mapping[str, Policies]) -> tuple[Refusal, ...] | None:
         """None: there is room for it, taken and counted. Else why there is none, which begins with the quotas that are

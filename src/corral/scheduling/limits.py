@@ -192,6 +192,12 @@ class Admission:
             self._use.take(asking, waiting.id)
         return told
 
+    def too_much(self, waiting: Waiting, group: str, ranks: Sequence[RankPlace]) -> Refusals:
+        """Why what it would hold there is too much; nothing is counted."""
+        if not self._conditions:
+            return ()
+        return self._now(self._use.asking(waiting, group, amounts_of(ranks, self._capacities())))
+
     def never(self, waiting: Waiting) -> Refusals:
         """What will always keep it back, unless a quota changes."""
         asking = self._asked(waiting, waiting.shape.group)

@@ -9,11 +9,11 @@ from typing import Annotated
 import msgspec
 from fastapi import Body, Header, Response
 
-from corral.api.ahead import Ahead, EstimateView, look_ahead
+from corral.api.ahead import Ahead, ChangeView, EstimateView, HolderView, look_ahead
 from corral.api.arrays import array_view
 from corral.api.context import Context, Here
 from corral.api.digests import digests_of
-from corral.api.explaining import ChangeView, ClassView, changes_of, classes_of, shorter
+from corral.api.explaining import ClassView, classes_of, without_own
 from corral.api.inputs import BatchIn, SessionIn
 from corral.api.lookup import find_any
 from corral.api.openapi import json_of, respond
@@ -55,7 +55,7 @@ class SessionsView(msgspec.Struct):
 
 class PlanView(msgspec.Struct):
     """What would happen now: `fits_now` says that room is free, `blockers` what keeps it from starting, with room or
-    without, `infeasible` that no node could ever do it, `changes` with which single change there would be room,
+    without, `infeasible` that no node could ever do it, `changes` with which single change it would start now,
     `classes` what each class of nodes says, `preferences` which nodes have the labels that it would rather have; of an
     array it is said of each of its `members`."""
 
@@ -70,6 +70,8 @@ class PlanView(msgspec.Struct):
     classes: list[ClassView] = []
     estimate: EstimateView | None = None
     preferences: list[PreferenceView] = []
+    estimate_unknown: str | None = None
+    held_by: list[HolderView] = []
 
 
 @router.post("/api/v1/sessions", status_code=201, responses=json_of(SessionView, 201, 200))
@@ -116,14 +118,16 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
         found = explain_waiting(snapshot, waiting)
         blockers = [RefusalView(**one) for one in asked_refusals(spec, needs, reads.now)]
         full = asked_to_wait(reads, asking.name, spec, members)
-        ahead = Ahead() if blockers or full or found.infeasible else look_ahead(reads, waiting)
+        own, possible = list(blockers), not found.infeasible
+        ahead = Ahead() if own or full else look_ahead(reads, asking, waiting, possible=possible)
         told = [*full, *found.refusals]
         blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in told]
         blockers += ahead.blockers
         fits = found.fits_now and not ahead.blockers and not full
         return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
-                        [] if fits else [*changes_of(snapshot, waiting), *shorter(ahead)],
-                        members, classes_of(found), ahead.estimate, preferences_of(snapshot, spec))  # fmt: skip
+                        without_own(reads, waiting, own) if own and not full else list(ahead.changes), members,
+                        classes_of(found), ahead.estimate, preferences_of(snapshot, spec), ahead.unknown,
+                        list(ahead.held_by))  # fmt: skip
 
     return respond(await here.store.read("plan", look))
 

@@ -223,7 +223,7 @@ async def explain(here: Here, asking: Asking, session_id: str) -> Response:
 
     def look(reads: Reads) -> ExplainView:
         found = find_any(reads, asking, session_id)
-        return explain_array(reads, found) if isinstance(found, Array) else explain_view(reads, found)
+        return explain_array(reads, asking, found) if isinstance(found, Array) else explain_view(reads, asking, found)
 
     return respond(await here.store.read("explain", look))
 

@@ -6,6 +6,8 @@
     limits   the same where nothing ended lately: everybody takes all its time
     pace     too far back to plan: as many before it start in as long as it took lately
 
+Where quotas may keep it, it is when it starts in the `course` that things take by `lately` or `limits`, in which they
+count as in every pass; there is no pace then, and where that tells nothing, no estimate (`unknown_why`).
 `latest` is the planned start, by limits alone, where there is one. Pure: makes passes on snapshots that are made up.
 """
 
@@ -18,7 +20,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.model.node import ResourceGroup
+from corral.model.quota import TIME, Claimant, Quota
 from corral.scheduling.cycle import cycle
+from corral.scheduling.explaining.course import quotas_counting, start_in_course
+from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import line_of
 from corral.scheduling.plan import Plan, Refusal
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
@@ -76,9 +81,11 @@ def estimate(
     plan = plan or cycle(snapshot)
     if _placed(plan, asked.id):
         return Estimate(snapshot.now, "now", "there is room for it, and nobody before it")
+    known = lately.part is not None or lately.ran_s is not None
+    if counting := quotas_counting(snapshot, asked):
+        return _under_quotas(snapshot, asked, lately if known else None, counting)
     start = plan.planned.get(asked.id)
     latest = None if start is None else start.at
-    known = lately.part is not None or lately.ran_s is not None
     guessed = _guess(_as_lately(snapshot, lately, asked.id) if known else snapshot, asked.id)
     if guessed is not None:
         return Estimate(guessed if latest is None else min(guessed, latest), *_basis(known), latest)
@@ -88,6 +95,33 @@ def estimate(
         return Estimate(snapshot.now + position * lately.gap_s, "pace",
                         f"{position - 1} are before it, and lately one started every {lately.gap_s:.0f} s")  # fmt: skip
     return None
+
+
+def _under_quotas(
+    snapshot: Snapshot, asked: Waiting, lately: Lately | None, counting: Sequence[Quota]
+) -> Estimate | None:
+    admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
+    line = [one for one in snapshot.waiting if not admission.never(one)]
+    if all(one.id != asked.id for one in line):
+        return None
+    foreseen = replace(snapshot, waiting=line)
+    at = start_in_course(foreseen if lately is None else _as_lately(foreseen, lately, asked.id), asked.id)
+    if at is None:
+        return None
+    basis, message = _basis(lately is not None)
+    return Estimate(at, basis, f"{message}; {_named(counting)} counted")
+
+
+def _named(quotas: Sequence[Quota]) -> str:
+    return f"quota{'' if len(quotas) == 1 else 's'} {', '.join(one.name for one in quotas)}"
+
+
+def unknown_why(snapshot: Snapshot, asked: Waiting) -> str:
+    """Why there is no estimate of a session that stands in line, or would."""
+    counting = quotas_counting(standing_in(snapshot, asked), asked)
+    if counting:
+        return f"no end is known, or near enough, by which {_named(counting)} would let it in and there is room"
+    return "no end is known that would make room"
 
 
 def _basis(known: bool) -> tuple[str, str]:
@@ -116,7 +150,7 @@ def _guess(snapshot: Snapshot, id_: str) -> float | None:
     if sum(1 for _ in islice(before, MOST_PLANNED + 1)) > MOST_PLANNED and asked.ordinal > _nth(snapshot, line):
         return None
     groups = {name: _planning(group) for name, group in snapshot.groups.items()}
-    plan = cycle(replace(snapshot, groups=groups))
+    plan = cycle(replace(snapshot, groups=groups, planned={}))
     start = plan.planned.get(id_)
     return snapshot.now if _placed(plan, id_) else None if start is None else start.at
 
@@ -166,20 +200,36 @@ def _taking(one: Waiting, lately: Lately) -> Waiting:
 
 
 def shorter_time_s(snapshot: Snapshot, asked: Waiting, plan: Plan | None = None) -> int | None:
-    """Where only those before it or reservations are in its way: the longest time limit with which it would start now.
-    None: there is none, or it needs none."""
+    """Where those before it, reservations, or how long a quota lets one take are in its way: the longest time limit
+    with which it would start now. None: there is none, or it needs none."""
     snapshot = standing_in(snapshot, asked)
     plan = plan or cycle(snapshot)
-    if not in_its_way(plan, asked.id):
+    in_the_way = bool(in_its_way(plan, asked.id))
+    if not in_the_way and all(one.code != "quota_time" for one in plan.refusals.get(asked.id, ())):
         return None
     starts = [start.at for start in plan.planned.values()] + [one.starts_at for one in snapshot.reservations]
     limits = {_whole(at - snapshot.now - asked.grace_s) for at in starts if at > snapshot.now}
-    shorter = [one for one in limits if one > 0 and (asked.time_limit_s is None or one < asked.time_limit_s)]
+    most = _longest_let_in(snapshot, asked)
+    limits = {min(one, most) for one in limits if one > 0} | ({int(most)} if math.isfinite(most) else set[int]())
+    shorter = [int(one) for one in limits if asked.time_limit_s is None or one < asked.time_limit_s]
     for limit_s in sorted(shorter, reverse=True)[:MOST_TRIES]:
         tried = [one._replace(time_limit_s=limit_s) if one.id == asked.id else one for one in snapshot.waiting]
         if _placed(cycle(replace(snapshot, waiting=tried)), asked.id):
             return limit_s
     return None
+
+
+def _longest_let_in(snapshot: Snapshot, asked: Waiting) -> float:
+    """The longest time limit that the quotas leave it, in the group where that is longest."""
+    quotas = snapshot.quotas
+    if all(TIME not in quota.limits for quota in quotas.listed):
+        return math.inf
+    groups = list(snapshot.groups) if asked.shape.group is None else [asked.shape.group]
+    claimants = [Claimant(asked.owner, asked.project, group) for group in groups]
+    return max((
+        min((quota.limits[TIME] for quota, _ in quotas.of(one) if TIME in quota.limits), default=math.inf)
+        for one in claimants
+    ), default=math.inf)  # fmt: skip
 
 
 def in_its_way(plan: Plan, id_: str) -> tuple[Refusal, ...]:
