@@ -5,16 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.agent.environment import Layout
 from corral.model.array import (
     Array,
-    Indices,
-    Range,
     alone,
-    indices_of,
     member,
     member_id,
     member_of,
@@ -24,6 +21,8 @@ from corral.model.array import (
     variables,
 )
 from corral.model.array_invariants import array_went_on, check_arrays
+from corral.model.faults import Invalid
+from corral.model.indices import Indices, Range, indices_of
 from corral.model.lifecycle import Outcome, Phase, Wanted
 from corral.model.session import Token, parse_token, path_name
 from corral.model.spec import SessionSpec
@@ -52,6 +51,65 @@ def test_what_is_written_is_read(given_: Indices) -> None:
     assert [given_.place_of(index) for index in listed] == list(range(given_.size))
     outside = set(range(max(listed) + 2)) - set(listed)
     assert all(given_.place_of(index) is None for index in outside)
+
+
+def a_range(first: int, count: int, step: int) -> str:
+    return f"{first}-{first + step * (count - 1)}:{step}" if count > 1 else str(first)
+
+
+ranges = st.builds(a_range, st.integers(0, 60), st.integers(1, 12), st.integers(1, 9))
+
+
+def meant(text: str) -> list[int]:
+    """Every index once, one by one."""
+    found: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return sorted(found)
+
+
+@settings(max_examples=500)
+@given(st.lists(ranges, min_size=1, max_size=8).map(",".join))
+def test_ranges_that_interleave_overlap_or_repeat_are_one_set(text: str) -> None:
+    found, listed = indices_of(text), meant(text)
+    assert [found.at(place) for place in range(found.size)] == listed
+    assert [found.place_of(index) for index in listed] == list(range(len(listed)))
+    assert all(found.place_of(index) is None for index in set(range(max(listed) + 9)) - set(listed))
+    assert indices_of(str(found)) == found, "what is stored is read as it was meant"
+    assert len(found.ranges) <= text.count(",") + 1
+    for place in (-1, found.size):
+        with pytest.raises(IndexError):
+            found.at(place)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "size"),
+    [
+        ("0-8:2,1-9:2", "0-8:2,1-9:2", 10),
+        ("1,1,1", "1", 1),
+        ("5-9,0-5", "0-9", 10),
+        ("0-5,6-9", "0-5,6-9", 10),
+        ("0-9,3,4-6:2", "0-9", 10),
+        ("0-4:2,2-8:2", "0-8:2", 5),
+        ("0-999999:2,1-999999:2", "0-999998:2,1-999999:2", 1_000_000),
+        ("0-999999999:2500,0-999999999:2501%7", None, 799_681),
+    ],
+)
+def test_what_is_kept_of_ranges_is_no_longer_than_they_are(text: str, kept: str | None, size: int) -> None:
+    found = indices_of(text)
+    assert found.size == size
+    assert str(found) == kept or (kept is None and len(str(found)) <= len(text))
+    for place in (0, found.size // 3, found.size - 1):
+        assert found.place_of(found.at(place)) == place
+
+
+def test_ranges_too_many_of_which_lie_across_one_another_are_refused_soon() -> None:
+    with pytest.raises(Invalid, match="lie across one another"):
+        indices_of(",".join(f"{n}-{900_000 + n}:{1000 + n}" for n in range(300)))
+    assert indices_of(",".join(["0-400:2", *(str(n) for n in range(1, 401, 2))])).size == 401
+    assert indices_of(",".join(str(n) for n in range(0, 1600, 2))).size == 800
 
 
 @given(st.sampled_from("0123456789abcdefghjkmnpqrstvwxyz"), st.integers(0, 999_999_999))

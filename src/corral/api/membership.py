@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from corral.model.array import Array, Tally, has_row, indices_of, member_of
+from corral.model.array import Array, Tally, has_row, member_of
+from corral.model.indices import indices_of
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
 from corral.ports import Reads

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from corral.api.inputs import Amount, MountIn, SessionIn, SignalIn
-from corral.model.array import indices_of
 from corral.model.begin import begin_at
 from corral.model.dependency import dependencies_of
 from corral.model.faults import Invalid
+from corral.model.indices import indices_of
 from corral.model.resources import (
     GpuRequest,
     Resources,

@@ -1,7 +1,7 @@
 """Arrays: one request, a member for each index. An array is a view over its members, never a session.
 
-Knows which indices an array has, in which place each stands, and what a member is called. A member gets a row of its
-own when its turn comes near, or when something is asked of it; until then `member` tells what it would be.
+Knows what a member is called, and in which place it stands (`indices`). A member gets a row of its own when its turn
+comes near, or when something is asked of it; until then `member` tells what it would be.
 """
 
 from __future__ import annotations
@@ -9,106 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
-from corral.model.faults import Invalid
+from corral.model.indices import Indices, indices_of
 from corral.model.lifecycle import ExitClass, Outcome, Phase, Wanted
 from corral.model.session import Session, Why
 from corral.model.spec import SessionSpec
 
-MOST_MEMBERS = 1_000_000
-LONGEST_SHOWN = 80
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MEMBER = re.compile(r"([0-9a-z]+)\[(0|[1-9]\d{0,8})\]", re.ASCII)
-
-
-class Range(NamedTuple):
-    """Every `step`th index from `first` to `last`, which is one of them."""
-
-    first: int
-    last: int
-    step: int = 1
-
-    @property
-    def size(self) -> int:
-        return (self.last - self.first) // self.step + 1
-
-    def __str__(self) -> str:
-        if self.first == self.last:
-            return str(self.first)
-        return f"{self.first}-{self.last}" + (f":{self.step}" if self.step > 1 else "")
-
-
-class Indices(NamedTuple):
-    """The indices of an array in order, and how many members may live at once (None: as many as fit)."""
-
-    ranges: tuple[Range, ...]
-    throttle: int | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(one.size for one in self.ranges)
-
-    def at(self, place: int) -> int:
-        """The index in this place, counted from 0."""
-        for one in self.ranges:
-            if place < one.size:
-                return one.first + place * one.step
-            place -= one.size
-        raise IndexError(place)
-
-    def place_of(self, index: int) -> int | None:
-        """Where this index stands; None when it is not among them."""
-        before = 0
-        for one in self.ranges:
-            if one.first <= index <= one.last and (index - one.first) % one.step == 0:
-                return before + (index - one.first) // one.step
-            before += one.size
-        return None
-
-    def __str__(self) -> str:
-        return ",".join(map(str, self.ranges)) + (f"%{self.throttle}" if self.throttle is not None else "")
-
-
-@lru_cache(maxsize=1024)
-def indices_of(text: str) -> Indices:
-    """From `0-99`, `0-99%8`, `1,3,20-30:2`: indices in ranges, and after `%` how many may live at once."""
-    listed, percent, most = text.partition("%")
-    throttle = int(most) if re.fullmatch(r"\d{1,9}", most, re.ASCII) else 0
-    if percent and throttle < 1:
-        raise _bad(text, f"after % stands how many members may live at once, 1 or more, not {most[:LONGEST_SHOWN]!r}")
-    ranges = sorted(_range_of(text, part) for part in listed.split(","))
-    for one, following in pairwise(ranges):
-        if following.first <= one.last:
-            raise _bad(text, f"{one} and {following} overlap; name each index once, in ranges that lie apart")
-    indices = Indices(tuple(ranges), throttle if percent else None)
-    if indices.size > MOST_MEMBERS:
-        raise Invalid(
-            "array_too_large", f"--array {text[:LONGEST_SHOWN]!r} has {indices.size} members; at most {MOST_MEMBERS}: "
-            "submit several arrays", subject="--array",
-        )  # fmt: skip
-    return indices
-
-
-def _range_of(text: str, part: str) -> Range:
-    match = _RANGE.fullmatch(part.strip())
-    if match is None:
-        shown = part.strip()[:LONGEST_SHOWN]
-        raise _bad(text, f"{shown!r} is no index or range; write 0-99, 0-99:2 or 1,5,9, each below 1000000000")
-    first = int(match[1])
-    last, step = first if match[2] is None else int(match[2]), 1 if match[3] is None else int(match[3])
-    if last < first:
-        raise _bad(text, f"the range {part.strip()} ends before it begins")
-    if step < 1:
-        raise _bad(text, f"the range {part.strip()} has a step of 0")
-    last -= (last - first) % step
-    return Range(first, last, step if last > first else 1)
-
-
-def _bad(text: str, why: str) -> Invalid:
-    return Invalid("bad_array", f"--array {text[:LONGEST_SHOWN]!r}: {why}", subject="--array")
 
 
 # --- members

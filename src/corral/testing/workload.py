@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from corral.model.array import Indices, indices_of, member_id
+from corral.model.array import member_id
+from corral.model.indices import Indices, indices_of
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import OutcomeRule, SessionSpec
 from corral.testing.network import NetworkError

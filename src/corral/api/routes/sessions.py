@@ -30,9 +30,10 @@ from corral.api.render import (
 )
 from corral.api.specs import spec_of
 from corral.api.waits import asked_refusals
-from corral.model.array import Array, has_row, indices_of, member_of, phase_of
+from corral.model.array import Array, has_row, member_of, phase_of
 from corral.model.dependency import Dependency, DependencyKind, dependencies_of
 from corral.model.faults import Fault, Invalid, NotFound, Refused
+from corral.model.indices import indices_of
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
