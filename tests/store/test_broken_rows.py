@@ -57,6 +57,7 @@ def test_a_broken_row_stands_alone(store: Store, direct: Sql, how: str) -> None:
 
         assert [s.id for s in await store.read("list", lambda reads: reads.list_sessions(SessionFilter()))] == [sound]
         assert list(await store.read("broken", lambda reads: reads.broken([broken, sound]))) == [broken]
+        assert list(await store.read("all", lambda reads: reads.unreadable_sessions())) == [broken]
         live = [phase.value for phase in Phase if phase is not Phase.ENDED]
         for what in (
             SessionFilter(),
