@@ -303,8 +303,17 @@ class Reads(Protocol):
     def credential(self, digest: str) -> tuple[str, str] | None: ...
     def has_credentials(self) -> bool: ...
     def members(self) -> list[Member]: ...
-    def ledger(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """Every row that model.invariants looks at, as (table, row)."""
+    def ledger(self, *, alike: bool = True) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """Every row that model.invariants looks at, as (table, row). Without `alike`, of the sessions that are over
+        and not of an array one for each story: if nothing is wrong in these, nothing is in all."""
+        ...
+
+    def ledger_counts(self) -> dict[str, int]:
+        """How many rows of each kind `ledger` has."""
+        ...
+
+    def unreadable_sessions(self) -> dict[str, str]:
+        """Every session whose stored row cannot be read, with the error."""
         ...
 
 

@@ -22,6 +22,7 @@ _NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 _IN = re.compile(r"@in\((\w+)\)")
 _CHANGE = re.compile(r"@change\((\w+)\)")
 _MARK = re.compile(r"@mark\((\w+)\)")
+_JOINED = re.compile(r"@joined\((\w+)\)")
 _EACH = re.compile(r"@each\((\w+) (FROM [^()]*)\)")
 EVENTS_PER_TX_BITS = 20  # PostgreSQL: an event's id is its transaction's id, shifted, plus its place in it
 
@@ -149,6 +150,7 @@ class PostgresConnection:
 def _sqlite_text(statement: str) -> str:
     text = _IN.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
     text = _EACH.sub(r"json_each((SELECT json_group_array(\1) FROM (SELECT \1 \2)))", text)
+    text = _JOINED.sub(r"group_concat(\1)", text)
     text = text.replace("@event_id", "NULL").replace("@safe_event_id", str(2**63 - 1))
     # One writer: what it changed last has the highest number, and no row of these tables is ever deleted.
     text = _CHANGE.sub(r"(SELECT COALESCE(MAX(changed), 0) + 1 FROM \1)", text)
@@ -160,6 +162,7 @@ def _sqlite_text(statement: str) -> str:
 def _postgres_text(statement: str) -> str:
     text = _IN.sub(r"= ANY(:\1)", statement.replace("%", "%%"))
     text = _EACH.sub(r"LATERAL (SELECT \1 AS value \2)", text)
+    text = _JOINED.sub(r"string_agg(\1, ',' ORDER BY \1)", text)
     shifted = f"(pg_current_xact_id()::text::bigint << {EVENTS_PER_TX_BITS})"
     oldest = f"(pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {EVENTS_PER_TX_BITS})"
     text = text.replace("@event_id", f"{shifted} + :n").replace("@safe_event_id", oldest)

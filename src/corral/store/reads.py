@@ -27,6 +27,7 @@ from corral.store import (
     array_sql,
     changes,
     group_sql,
+    ledger,
     listing,
     node_sql,
     pin_sql,
@@ -347,12 +348,14 @@ class SqlReads(ArrayReads):
     def members(self) -> list[Member]:
         return [Member(*row) for row in self._rows(sql.MEMBERS)]
 
-    def ledger(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for table, statement in {**sql.LEDGER, **array_sql.LEDGER, **quota_sql.LEDGER}.items():
-            names = [word.strip() for word in statement.split("FROM")[0].removeprefix("SELECT").split(",")]
-            for row in self._rows(statement):
-                named = dict(zip(names, row, strict=True))
-                yield table, quota_reads.decoded(named) if table == "quota" else named
+    def ledger(self, *, alike: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return ledger.ledger(self._rows, alike=alike)
+
+    def ledger_counts(self) -> dict[str, int]:
+        return ledger.counts(self._rows)
+
+    def unreadable_sessions(self) -> dict[str, str]:
+        return ledger.unreadable_sessions(self._rows)
 
 
 def _by_node(devices: Iterable[Device]) -> dict[str, list[Device]]:

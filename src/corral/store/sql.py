@@ -1,9 +1,9 @@
 """Every statement, once, for both dialects.
 
 `:name` is a parameter; `@in(name)` is membership in a list parameter; `@event_id` is the next id in commit order;
-`@each(column FROM …)` is a table of `value` made anew for each row of the tables before it. `@change(table)` is what a
-write puts into `changed` of a row of which a scheduling pass sees something else from then on, `@mark(table)` where
-whoever has read all there is reads on (store.changes).
+`@each(column FROM …)` is a table of `value` made anew for each row of the tables before it, `@joined(column)` all its
+values in order as one text. `@change(table)` is what a write puts into `changed` of a row of which a scheduling pass
+sees something else from then on, `@mark(table)` where whoever has read all there is reads on (store.changes).
 `store.connection` turns them into what each driver wants. A write names the state it expects, and its row count is
 checked by the caller.
 """

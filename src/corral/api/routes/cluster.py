@@ -108,9 +108,10 @@ async def doctor(here: Here) -> Response:
     """Every invariant held against every row, and the state of this manager's loops and of the nodes."""
 
     def look(reads: Reads) -> tuple[list[Finding], dict[str, int]]:
-        tables = gather(reads.ledger())
-        broken = reads.broken([row["id"] for row in tables["session"]])
-        found = [Finding("error", one.code, one.subject, one.message) for one in check(tables)]
+        tables = gather(reads.ledger(alike=False))
+        wrong = check(tables) and check(gather(reads.ledger()))
+        broken = reads.unreadable_sessions()
+        found = [Finding("error", one.code, one.subject, one.message) for one in wrong]
         found += [Finding("error", BROKEN, id_, broken_line(id_, error)) for id_, error in sorted(broken.items())]
         unread = {row["id"] for row in tables["array"]} - reads.arrays([row["id"] for row in tables["array"]]).keys()
         found += [Finding("error", BROKEN, id_, f"the record of array {id_} cannot be read") for id_ in sorted(unread)]
@@ -120,7 +121,7 @@ async def doctor(here: Here) -> Response:
             if one.state is not NodeState.UP
         ]
         found += [_foreign_finding(one, reads.now) for one in living_foreign(reads)]
-        return found, {name: len(rows) for name, rows in tables.items()}
+        return found, reads.ledger_counts()
 
     findings, checked = await here.store.read("doctor", look)
     findings += loop_findings(here.loops(), here.clock.mono())
