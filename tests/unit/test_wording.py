@@ -1,0 +1,38 @@
+"""Spans, moments and numbers as people are told them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.model.resources import parse_duration_s
+from corral.model.wording import count, instant, length, span
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(-3, "0s"), (0.9, "0s"), (59.9, "59s"), (60, "1m00s"), (184, "3m04s"), (3600, "1h00m"), (84141, "23h22m"),
+     (90061, "25h01m"), (172800, "2d"), (5 * 86400 + 7, "5d")],
+)  # fmt: skip
+def test_a_span_is_told_in_its_largest_unit_or_two(seconds: float, told: str) -> None:
+    assert span(seconds) == told
+
+
+@given(st.integers(0, 10**9))
+def test_a_length_is_exact_and_an_option_takes_it(seconds: int) -> None:
+    assert parse_duration_s(length(seconds)) == seconds
+
+
+def test_a_moment_is_in_utc_and_says_so() -> None:
+    assert instant(0) == "1970-01-01T00:00:00Z"
+    assert instant(1796008453.9) == "2026-11-30T03:14:13Z"
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(0, "0 GPUs"), (1, "1 GPU"), (1.0, "1 GPU"), (2, "2 GPUs"), (0.5, "0.5 GPUs")]
+)
+def test_one_is_one(number: float, told: str) -> None:
+    assert count(number, "GPU") == told
+
+
+def test_what_has_a_plural_of_its_own() -> None:
+    assert count(3, "GPU of its model", "GPUs of its model") == "3 GPUs of its model"
