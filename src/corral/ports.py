@@ -38,8 +38,7 @@ from corral.records import (
     Unreadable,
 )
 from corral.scheduling.places import RankPlace
-from corral.scheduling.plan import PlannedStart
-from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
+from corral.scheduling.snapshot import Pin, Promise, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
 
 if TYPE_CHECKING:  # it knows arrays, which nobody else needs
@@ -264,9 +263,12 @@ class Reads(Protocol):
         """Some of those that ran in this group and ended, newest submit first."""
         ...
 
-    def planned(self, ids: Iterable[str] | None = None) -> dict[str, float]:
-        """When these sessions, which wait, are to start, of those for which that is planned; of nobody asked for, all
-        that is noted."""
+    def planned(self, ids: Iterable[str]) -> dict[str, float]:
+        """When these sessions, which wait, are to start, of those for which that is planned."""
+        ...
+
+    def promises(self) -> dict[str, Promise]:
+        """Every planned start that is noted, with the room held for it."""
         ...
 
     def snapshot(self, per_shape: int, picture: Picture | None = None) -> Snapshot:
@@ -449,7 +451,7 @@ class Tx(Reads, Protocol):
         ...
 
     def drop_reservation(self, name: str, version: int, by: str) -> bool: ...
-    def note_planned(self, planned: Mapping[str, PlannedStart], gone: Sequence[str]) -> None:
+    def note_planned(self, planned: Mapping[str, Promise], gone: Sequence[str]) -> None:
         """These starts are planned, and of those that are gone none is."""
         ...
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from corral.reconcile.placement import PER_SHAPE, commit, new_refusals, new_starts
+from corral.reconcile.placement import PER_SHAPE, commit, new_refusals
+from corral.reconcile.promising import ahead_of
 from corral.scheduling.cycle import cycle
 from tests.api.face import Face, Node, problem
 
@@ -21,7 +22,7 @@ def place(face: Face) -> None:
     def one_pass(tx: Any) -> None:
         snapshot = tx.snapshot(PER_SHAPE)
         plan = cycle(snapshot)
-        told, ahead = new_refusals(snapshot, plan), new_starts(snapshot, plan)
+        told, ahead = new_refusals(snapshot, plan), ahead_of(snapshot, plan)
         commit(tx, plan, told, "manager:test", claiming=True, ahead=ahead)
 
     face.tx(one_pass)

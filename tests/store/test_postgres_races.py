@@ -16,9 +16,12 @@ from corral.model.lifecycle import Phase
 from corral.model.resources import GpuRequest
 from corral.model.session import KernelFact
 from corral.ports import Reads, Store, Tx
-from corral.reconcile.placement import NewStarts, commit
+from corral.reconcile.placement import commit
+from corral.reconcile.promising import Ahead
 from corral.reconcile.sessions import sweep_due
-from corral.scheduling.plan import Plan, PlannedStart
+from corral.scheduling.ahead.promises import NewStarts
+from corral.scheduling.plan import Plan
+from corral.scheduling.snapshot import Promise
 from corral.store import PostgresStore
 from corral.testing.builders import BY, Play, accepted, exited, new_session, ready, result, spec, whole_run
 
@@ -352,8 +355,9 @@ def test_who_only_notes_why_others_wait_holds_up_nobody_who_waits_for_him(
 
     def note(tx: Tx) -> None:
         tries["note"] += 1
-        start = PlannedStart(1.0, "default", ())
-        commit(tx, Plan(), {second: "[]", first: "[]"}, BY, ahead=NewStarts({second: start}, [first]))
+        start = Promise(1.0, 1.0, "default")
+        starts = NewStarts({second: start}, [first], {}, {}, {second: start})
+        commit(tx, Plan(), {second: "[]", first: "[]"}, BY, ahead=Ahead(starts))
 
     async def asking() -> None:
         await stores[1].tx("ask", ask_both)

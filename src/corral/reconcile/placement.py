@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from corral import wire
 from corral.model.lifecycle import Fact, Phase, Wanted, step
@@ -23,6 +22,7 @@ from corral.reconcile.arrays import unfold_pass
 from corral.reconcile.decide import CHECK_AFTER_S
 from corral.reconcile.dependencies import DECIDED_LIMIT, Pace, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
+from corral.reconcile.promising import NOTHING_AHEAD, Ahead, ahead_of, as_planned, note
 from corral.reconcile.sessions import lock_with_nodes
 from corral.scheduling.cycle import cycle, held_by_quota
 from corral.scheduling.engine.room import NodeRoom, excluded
@@ -30,12 +30,11 @@ from corral.scheduling.kept.picture import Picture
 from corral.scheduling.kept.telling import Told
 from corral.scheduling.pins import kept_for
 from corral.scheduling.places import RankPlace
-from corral.scheduling.plan import Placed, Plan, PlannedStart, Refusal
+from corral.scheduling.plan import Placed, Plan, Refusal
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Snapshot
 
-SAME_START_S, SAME_START_PART = 60.0, 0.01  # by how much a planned start may be off before it is noted anew
 PER_SHAPE = 128  # waiting sessions of one shape that a pass reads; the next pass reads the next ones
 CLAIM_LIMIT = 500
 Look = Callable[[Snapshot, Plan], object]
@@ -68,9 +67,9 @@ async def place_pass(
     plan = cycle(snapshot, fleet=None if picture is None else picture.fleet)
     look_at(snapshot, plan)
     told = new_refusals(snapshot, plan, None if picture is None else picture.told)
-    ahead = new_starts(snapshot, plan)
+    ahead = ahead_of(snapshot, plan)
     placed = 0
-    writes = bool(plan.placements or told or ahead.planned or ahead.gone)
+    writes = bool(plan.placements or told or ahead.writes)
     if picture is not None and not (writes or plan.preemptions or plan.more):
         picture.settle()
     if writes:
@@ -104,45 +103,17 @@ def new_refusals(snapshot: Snapshot, plan: Plan, lately: Told | None = None) -> 
     return told
 
 
-class NewStarts(NamedTuple):
-    """Of the planned starts, those that are to be noted, and the sessions of which none is planned any more."""
-
-    planned: Mapping[str, PlannedStart]
-    gone: Sequence[str]
-
-
-NO_STARTS = NewStarts({}, ())
-
-
-def new_starts(snapshot: Snapshot, plan: Plan) -> NewStarts:
-    """What was noted is left as it is while it is nearly right. Who had no turn in this pass keeps what was planned."""
-    planned = {
-        id_: start
-        for id_, start in plan.planned.items()
-        if id_ not in snapshot.planned or _is_another(snapshot.planned[id_], start.at, snapshot.now)
-    }
-    passed_over = (
-        {one.id for one in snapshot.waiting if one.id not in plan.refusals} if snapshot.planned else set[str]()
-    )
-    passed_over -= {placed.session.id for placed in plan.placements}
-    gone = [id_ for id_ in snapshot.planned if id_ not in plan.planned and id_ not in passed_over]
-    return NewStarts(planned, gone)
-
-
-def _is_another(before: float, at: float, now: float) -> bool:
-    return abs(at - before) > max(SAME_START_S, SAME_START_PART * (at - now))
-
-
 def commit(
-    tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bool = False, ahead: NewStarts = NO_STARTS
+    tx: Tx, plan: Plan, told: Mapping[str, str], by: str, *, claiming: bool = False, ahead: Ahead = NOTHING_AHEAD
 ) -> int:
     """Place what still fits, note why the rest does not; how many were placed."""
     names = {rank.node for placed in plan.placements for rank in placed.ranks}
     ids = [placed.session.id for placed in plan.placements]
     claimants = [placed.session.id for placed in plan.placements if placed.session.room_by is not None]
-    written = {*ids, *told, *ahead.planned, *ahead.gone}  # also those of which something is only noted
+    written = {*ids, *told, *ahead.sessions}  # also those of which something is only noted
     tx.lock(names.union(pin.place.node for pin in tx.pins(claimants)) if claimants else names, written)
-    fitting = _within_quotas(tx, _still_fitting(tx, plan.placements, names))
+    kept = as_planned(tx, plan.placements, ahead)
+    fitting = _within_quotas(tx, _still_fitting(tx, kept.placements, names))
     changes = [_placing(session, placed, tx.now, by) for session, placed in fitting]
     if claiming:
         changes = [_then(change, _claiming(change.after, tx.now, by)) for change in changes]
@@ -153,12 +124,13 @@ def commit(
     tx.hold(placements, by)
     tx.note_refusals(told)
     _note_turns(tx, [placed for session, placed in fitting if session.id in taken])
-    tx.note_planned(ahead.planned, ahead.gone)
+    if kept.notes:
+        note(tx, ahead, by)
     if claiming:
         tx.claim([kernel for placement in placements for kernel in placement.kernels], by)
     elif placements:
         tx.hint(CLAIM)
-    if plan.more or len(placements) < len(plan.placements):
+    if plan.more or not kept.notes or len(placements) < len(plan.placements):
         tx.hint(PLACE)
     return len(placements)
 

@@ -97,7 +97,9 @@ class _Pass:
             answer = self._place(waiting, policies)
         if answer is not None:
             self.refusals[waiting.id] = answer
-            if not held_by_quota(answer):
+            if held_by_quota(answer):
+                self.heads.goes_without(waiting, answer[0].message)
+            else:
                 self.heads.waits(waiting)
 
     def would_take(self, waiting: Waiting, policies: Mapping[str, Policies]) -> bool:
@@ -172,7 +174,8 @@ class _Pass:
     def plan(self) -> Plan:
         answered = len(self.placements) + len(self.refusals) == len(self.snapshot.waiting)
         more = not answered or any(_hides_more(id_, self.refusals) for id_ in self.snapshot.last_read)
-        plan = Plan(tuple(self.placements), self.refusals, more, self.heads.planned)
+        heads = self.heads
+        plan = Plan(tuple(self.placements), self.refusals, more, heads.planned, put_off=heads.put_off)
         return with_preemptions(self.snapshot, with_pins_told(self.snapshot, plan))
 
 

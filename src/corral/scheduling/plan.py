@@ -62,13 +62,15 @@ class Preemption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`more`: there may be room for sessions that the pass did not come to. `planned` by session id."""
+    """`more`: there may be room for sessions that the pass did not come to. `planned` by session id; `put_off` says why
+    a start that was promised is not kept."""
 
     placements: tuple[Placed, ...] = ()
     refusals: Mapping[str, tuple[Refusal, ...]] = field(default_factory=dict[str, tuple[Refusal, ...]])
     more: bool = False
     planned: Mapping[str, PlannedStart] = field(default_factory=dict[str, PlannedStart])
     preemptions: tuple[Preemption, ...] = ()
+    put_off: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def check(snapshot: Snapshot, plan: Plan) -> list[str]:

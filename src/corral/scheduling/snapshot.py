@@ -137,13 +137,24 @@ class Reservation(NamedTuple):
     projects: tuple[str, ...] = ()
 
 
+class Promise(NamedTuple):
+    """A start that an earlier pass planned: what the session was `told` (database time), and from when on what room of
+    which nodes is held for it as planned now. `priority` is what it had then. Without ranks nothing is held."""
+
+    told: float
+    at: float
+    group: str
+    ranks: tuple[RankPlace, ...] = ()
+    priority: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent picture. `now` is the database's time in seconds; `last_read` names, of each shape of which more
     may wait than were read, the last session that was; `usage` and `running` are there for groups that ask for them.
     `unread` are groups that ask who runs, in whose line nobody was refused yet: there nobody passes a head that is
     refused now, and the next pass knows. `turns` names the node of each group that takes turns which had the last one.
-    `planned` are the starts that were planned by the pass before, by session. `expected` is how much each shape counts
+    `planned` are the starts that earlier passes promised, by session. `expected` is how much each shape counts
     among those to come; None: those that wait and run here."""
 
     now: float
@@ -159,5 +170,5 @@ class Snapshot:
     reservations: Sequence[Reservation] = ()
     quotas: Quotas = NO_QUOTAS
     unread: frozenset[str] = frozenset()
-    planned: Mapping[str, float] = field(default_factory=dict[str, float])
+    planned: Mapping[str, Promise] = field(default_factory=dict[str, Promise])
     expected: Mapping[Shape, float] | None = None

@@ -7,10 +7,11 @@ control plane is known here. Quotas, planned starts, who is stopped: all the eng
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from corral.model.node import Device, Node
+from corral.scheduling.ahead.promises import new_starts
 from corral.scheduling.claiming.contention import Places
 from corral.scheduling.cycle import cycle
 from corral.scheduling.kept.picture import Changed, Mark, Picture
@@ -18,7 +19,7 @@ from corral.scheduling.plan import Plan, Preemption
 from corral.scheduling.policies.group_options import asks_who_runs, group_options
 from corral.scheduling.policies.registry import takes_turns
 from corral.scheduling.policies.shares import half_life_of
-from corral.scheduling.snapshot import Running, Snapshot, Waiting
+from corral.scheduling.snapshot import Promise, Running, Snapshot, Waiting
 from corral.sim.deciding import Stage
 from corral.sim.grouped import Grouped
 from corral.sim.ledger import Ledger
@@ -47,7 +48,7 @@ class Passing:
         self._began: dict[str, Run] = {}
         self._touched = {node.name for node in room.nodes}
         self._turns: dict[str, str] = {}
-        self._planned: dict[str, float] = {}
+        self._planned: Mapping[str, Promise] = {}
 
     def submitted(self, run: Run) -> None:
         self.line.add((run.ordinal,), run)
@@ -81,7 +82,7 @@ class Passing:
         quotas = self._grouped.quotas
         if quotas.listed:
             quotas = quotas._replace(held=self._ledger.held())
-        waiting, last_read = self._picture.line(self._groups, (), quotas)
+        waiting, last_read = self._picture.line(self._groups, self._planned, quotas)
         snapshot = Snapshot(
             now=now_s,
             nodes=self._picture.nodes,
@@ -96,10 +97,10 @@ class Passing:
             planned=self._planned,
         )
         plan = cycle(snapshot, fleet=self._picture.fleet)
-        self._planned = {id_: start.at for id_, start in plan.planned.items()}
-        for id_, at_s in self._planned.items():
+        self._planned = new_starts(snapshot, plan).after
+        for id_, one in self._planned.items():
             run = self._waits[id_]
-            run.planned_s = at_s if run.planned_s is None else run.planned_s
+            run.planned_s = one.told if run.planned_s is None else run.planned_s
         return plan
 
     def _tell(self, now_s: float) -> None:

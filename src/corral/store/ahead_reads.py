@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from corral.model.reservation import ReservationRow
 from corral.scheduling.explaining.estimate import Ended
-from corral.scheduling.snapshot import Reservation
+from corral.scheduling.places import Grant, RankPlace
+from corral.scheduling.snapshot import Promise, Reservation
 from corral.store import ahead_sql, rows
 
 Rows = Callable[..., list[Any]]
 LATELY_MOST, LATELY_AMONG = 200, 5000
+MOST_PROMISES = 1024  # that are remembered as they were read
 
 
 def reservations(ask: Rows, now: float) -> list[ReservationRow]:
@@ -33,9 +36,41 @@ def reserved(found: Iterable[ReservationRow]) -> tuple[Reservation, ...]:
     )
 
 
-def planned(ask: Rows, ids: Iterable[str] | None) -> dict[str, float]:
-    found = ask(ahead_sql.PLANNED) if ids is None else ask(ahead_sql.PLANNED_OF, ids=list(ids))
-    return {row[0]: row[1] for row in found}
+def planned(ask: Rows, ids: Iterable[str]) -> dict[str, float]:
+    return {row[0]: row[1] for row in ask(ahead_sql.PLANNED_OF, ids=list(ids))}
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """What is held for a planned start: from when on, the session's priority then, and of each rank its node, CPUs,
+    memory and devices."""
+
+    at: float
+    priority: int
+    ranks: list[tuple[str, int, int, list[tuple[str, int, int]]]]
+
+
+def promises(ask: Rows) -> dict[str, Promise]:
+    return {row[0]: _promise(row[1], row[2], row[3]) for row in ask(ahead_sql.PLANNED)}
+
+
+@lru_cache(MOST_PROMISES)
+def _promise(told: float, group: str, text: str | None) -> Promise:
+    if text is None:
+        return Promise(told, told, group)
+    kept = msgspec.json.decode(text, type=Kept)
+    ranks = (
+        RankPlace(node, 0, "", cpu_milli, memory_mib, tuple(Grant(*one) for one in grants))
+        for node, cpu_milli, memory_mib, grants in kept.ranks
+    )
+    return Promise(told, kept.at, group, tuple(ranks), kept.priority)
+
+
+def kept_text(one: Promise) -> str:
+    ranks = [
+        (rank.node, rank.cpu_milli, rank.memory_mib, [(of.uuid, of.share_milli, of.vram_mib) for of in rank.grants])
+        for rank in one.ranks
+    ]
+    return rows.dumps(Kept(one.at, one.priority, ranks))
 
 
 def ended_lately(ask: Rows, group: str) -> list[Ended]:

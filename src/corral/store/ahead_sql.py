@@ -23,11 +23,11 @@ WHERE phase = 'ended' AND started_at IS NOT NULL AND grp = :grp
   AND ordinal > (SELECT COALESCE(MAX(ordinal), 0) FROM session) - :window
 ORDER BY ordinal DESC LIMIT :limit"""
 
-PLANNED = "SELECT session, at FROM planned_start ORDER BY session"
+PLANNED = "SELECT session, at, grp, kept FROM planned_start ORDER BY session"
 PLANNED_OF = """
 SELECT p.session, p.at FROM planned_start p JOIN session s ON s.id = p.session
 WHERE p.session @in(ids) AND s.phase = 'pending' AND s.wanted = 'run'"""
 PUT_PLANNED = """
-INSERT INTO planned_start (session, at, grp) VALUES (:session, :at, :grp)
-ON CONFLICT (session) DO UPDATE SET at = excluded.at, grp = excluded.grp"""
+INSERT INTO planned_start (session, at, grp, kept) VALUES (:session, :at, :grp, :kept)
+ON CONFLICT (session) DO UPDATE SET at = excluded.at, grp = excluded.grp, kept = excluded.kept"""
 DROP_PLANNED = "DELETE FROM planned_start WHERE session @in(ids)"

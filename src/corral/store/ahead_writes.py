@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from corral.model.reservation import ReservationRow
-from corral.scheduling.plan import PlannedStart
-from corral.store import ahead_sql, rows
+from corral.scheduling.snapshot import Promise
+from corral.store import ahead_reads, ahead_sql, rows
 from corral.store.writes import Writes
 
 
@@ -30,10 +30,13 @@ class AheadWrites(Writes):
     def drop_reservation(self, name: str, version: int, by: str) -> bool:
         return bool(self._run(ahead_sql.DROP_RESERVATION, name=name, version=version, by=by, now=self.now))
 
-    def note_planned(self, planned: Mapping[str, PlannedStart], gone: Sequence[str]) -> None:
+    def note_planned(self, planned: Mapping[str, Promise], gone: Sequence[str]) -> None:
         self._each(
             ahead_sql.PUT_PLANNED,
-            [{"session": id_, "at": planned[id_].at, "grp": planned[id_].group} for id_ in sorted(planned)],
+            [
+                {"session": id_, "at": one.told, "grp": one.group, "kept": ahead_reads.kept_text(one)}
+                for id_, one in sorted(planned.items())
+            ],
         )
         if gone:
             self._run(ahead_sql.DROP_PLANNED, ids=sorted(gone))

@@ -20,7 +20,7 @@ from corral.ports import DependencyRow, EventRow, Foreign, LaunchRow, Member, Or
 from corral.scheduling.explaining.estimate import Ended
 from corral.scheduling.kept.picture import Picture
 from corral.scheduling.policies.registry import takes_turns
-from corral.scheduling.snapshot import Pin, Running, Snapshot, Usage
+from corral.scheduling.snapshot import Pin, Promise, Running, Snapshot, Usage
 from corral.store import (
     ahead_reads,
     ahead_sql,
@@ -250,7 +250,7 @@ class SqlReads(ArrayReads):
 
     def snapshot(self, per_shape: int, picture: Picture | None = None) -> Snapshot:
         groups, quotas, pins = self.groups(), self.quotas(), self.pins()
-        reservations, planned = ahead_reads.reserved(self.reservations()), self.planned()
+        reservations, planned = ahead_reads.reserved(self.reservations()), self.promises()
         if picture is None:
             nodes, devices = tuple(self.nodes().values()), _by_node(self.devices())
             line, last_read = waiting.line(self._rows, groups, per_shape, self.now, quotas)
@@ -259,7 +259,7 @@ class SqlReads(ArrayReads):
             nodes, devices = picture.nodes, picture.devices
             also = [*planned, *(pin.owner for pin in pins)]
             line, last_read = picture.line(groups, also, quotas, reservations)
-        who = running.asked(groups, line)
+        who = running.asked(groups, line, planned)
         return Snapshot(
             now=self.now,
             nodes=nodes,
@@ -290,8 +290,11 @@ class SqlReads(ArrayReads):
     def ended_lately(self, group: str) -> list[Ended]:
         return ahead_reads.ended_lately(self._rows, group)
 
-    def planned(self, ids: Iterable[str] | None = None) -> dict[str, float]:
+    def planned(self, ids: Iterable[str]) -> dict[str, float]:
         return ahead_reads.planned(self._rows, ids)
+
+    def promises(self) -> dict[str, Promise]:
+        return ahead_reads.promises(self._rows)
 
     def pins(self, owners: Iterable[str] | None = None) -> list[Pin]:
         found = self._rows(pin_sql.PINS) if owners is None else self._rows(pin_sql.PINS_OF, ids=list(owners))

@@ -6,7 +6,7 @@ Two statements, whatever runs. A shape is made from a stored spec once, and then
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,13 +32,18 @@ class Asked(NamedTuple):
     unread: frozenset[str] = frozenset()
 
 
-def asked(groups: Mapping[str, ResourceGroup], waiting: Iterable[Waiting]) -> Asked:
-    """A session that names no group stands in the home group's line, and may go to any group."""
+def asked(
+    groups: Mapping[str, ResourceGroup], waiting: Iterable[Waiting], planned: Container[str] = frozenset()
+) -> Asked:
+    """A session that names no group stands in the home group's line, and may go to any group. Whose start is planned
+    was refused before."""
     lines: defaultdict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
         lines[line_of(one.shape.group, groups) or ""].append(one)
     asking = {name: line for name, line in lines.items() if name in groups and asks_who_runs(groups[name])}
-    refused = {name for name, line in asking.items() if any(one.refused is not None for one in line)}
+    refused = {
+        name for name, line in asking.items() if any(one.refused is not None or one.id in planned for one in line)
+    }
     anywhere = any(one.shape.group is None for name in refused for one in asking[name])
     return Asked(tuple(sorted(groups if anywhere else refused)), frozenset(asking.keys() - refused))
 

@@ -81,6 +81,7 @@ session = Table(
     _text("preempted_for", nullable=True),
     _time("room_by"),
     _text("in_array", nullable=True),  # the array of which it is a member
+    _big("continuations"),
     _one_of("phase", Phase),
     _one_of("wanted", Wanted),
     _one_of("outcome", Outcome),
@@ -359,13 +360,14 @@ reservation = Table(
 )
 Index("reservation_open", reservation.c.ends_at, sqlite_where=text("deleted_at IS NULL"),
       postgresql_where=text("deleted_at IS NULL"))  # fmt: skip
-# When those who wait in front are to start, as the last scheduling pass planned it.
+# When those who wait in front are to start, as they were told, and the room held for it (ahead_reads.Kept, as JSON).
 planned_start = Table(
     "planned_start",
     metadata,
     Column("session", Text, primary_key=True),
     _time("at", nullable=False),
     _text("grp"),
+    Column("kept", Text),
 )
 # What was used and is over, faded to the moment `at`: one row for each owner in each project of each group.
 usage = Table(

@@ -5,6 +5,7 @@
     conservative   so do those behind it, up to `backfill_depth`, in the line's order; nobody delays any of them
     none           nobody does: whoever fits starts
 
+What is planned is kept by the passes that follow (`promises`): moved only to start earlier, as long as that can be.
 A planned start rests on ends that are known. Where those are not enough, whoever has waited for `backfill_patience`
 has as many nodes as it needs kept for it, the nearest to being free, until it starts: so the first of a line never
 starves. What could not start on empty nodes is nobody's head. A pass in which everybody finds room pays nothing here.
@@ -21,14 +22,16 @@ import numpy as np
 
 from corral.scheduling.ahead.ends import End, Ends
 from corral.scheduling.ahead.outlook import Outlook, Start, Window
+from corral.scheduling.ahead.promises import Kept, is_another
 from corral.scheduling.engine.pool import Ints, Rows
+from corral.scheduling.engine.room import MESSAGES
 from corral.scheduling.engine.standing import CODES, Codes
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.ordering import line_of
 from corral.scheduling.plan import Placed, PlannedStart, Refusal, refusal
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.reserving import reserved, usable_by
-from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
+from corral.scheduling.snapshot import Promise, Running, Shape, Snapshot, Waiting
 
 LATE_S = 60.0  # how long who has outlived its known end is given each time
 TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
@@ -60,6 +63,8 @@ class Heads:
         self._told: dict[tuple[Shape, Concern], tuple[Refusal, ...]] = {}
         self._never: set[Shape] = set()  # could not start on empty nodes
         self._freed_for: set[str] = set()
+        self._kept = Kept(snapshot)
+        self.put_off: dict[str, str] = {}  # why a promise is not kept
 
     def stopped(self, waiting: Waiting) -> bool:
         """Whether its line goes no further in this pass: who runs must be known first."""
@@ -70,7 +75,7 @@ class Heads:
         """Let the fleet show what this session may use; or what one like it was told already."""
         if self._fleet is None:
             self._fleet = fleet
-            if self._snapshot.reservations:
+            if self._snapshot.reservations or self._kept:
                 self._look(fleet)
         if not any(one.windows for one in self._outlooks.values()):
             return None
@@ -83,6 +88,8 @@ class Heads:
 
     def placed(self, placed: Placed) -> None:
         self._placed.append(placed)
+        if self._kept.looked_at(placed.session) is not None:
+            self._forget(placed.session.id)
         outlook = self._outlooks.get(placed.group)
         if outlook is not None:
             outlook.started(placed.ranks, until_s(placed.session, self._snapshot.now))
@@ -130,25 +137,86 @@ class Heads:
         if front is None:
             front = self._fronts[line] = _Front(self._snapshot, line)
         if front.full or waiting.shape in self._never or self._fleet is None:
+            self.goes_without(waiting, "others are before it now")
             return
         if line in self._snapshot.unread:
             front.stopped = True
+            if (promise := self._kept.of(waiting)) is not None:
+                self.planned[waiting.id] = PlannedStart(promise.at, promise.group, promise.ranks)
             return
         self._show_all()
         self._look(self._fleet)
         if not self._could_ever(waiting):
             self._never.add(waiting.shape)
+            self.goes_without(waiting, "it would find no room if nobody else were there")
             return
         front.looked_at += 1
-        start = self._earliest(waiting)
+        start = self._start_of(waiting)
         if start is not None:
             self.planned[waiting.id] = start
-            for outlook in self._outlooks.values() if waiting.id in self._freed_for else ():
-                outlook.forget(waiting.id)
-            self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
-            self._told.clear()  # what was told rests on other windows
         elif front.looked_at == 1 and self._snapshot.now - waiting.submitted_at >= front.patience_s:
             self._keep(waiting)
+
+    def goes_without(self, waiting: Waiting, why: str) -> None:
+        """Nothing is planned for it in this pass: what was is let go."""
+        if self._kept.looked_at(waiting) is not None:
+            self._forget(waiting.id)
+            self.put_off[waiting.id] = why
+
+    def _forget(self, id_: str) -> None:
+        self._show_all()
+        for outlook in self._outlooks.values():
+            outlook.forget(id_)
+        self._told.clear()  # what was told rests on other windows
+
+    # what is planned, and kept
+
+    def _start_of(self, waiting: Waiting) -> PlannedStart | None:
+        """When it starts: as it was promised, or earlier; or as early as those before it leave it."""
+        mine, promise = self._mine(waiting), self._kept.looked_at(waiting)
+        start = self._earliest(waiting, mine)
+        if promise is not None:
+            if self._still_holds(waiting, promise, mine) and not self._is_sooner(start, promise):
+                return PlannedStart(promise.at, promise.group, promise.ranks)
+            if start is None or is_another(promise.told, max(start.at, promise.told), self._snapshot.now):
+                self.put_off[waiting.id] = self._why_not(waiting, promise, mine)
+                start = self._earliest(waiting, mine | self._kept.behind(waiting))
+        if promise is not None or (start is not None and waiting.id in self._freed_for):
+            self._forget(waiting.id)
+        if start is not None:
+            self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
+            self._told.clear()
+        return start
+
+    def _is_sooner(self, start: PlannedStart | None, promise: Promise) -> bool:
+        return start is not None and start.at < promise.at and is_another(promise.at, start.at, self._snapshot.now)
+
+    def _still_holds(self, waiting: Waiting, promise: Promise, mine: frozenset[str]) -> bool:
+        assert self._fleet is not None
+        start = Start(max(promise.at, self._snapshot.now), promise.ranks)
+        standing = self._fleet.standing(promise.group, waiting.shape)
+        return self._outlooks[promise.group].holds(standing, start, length_s(waiting), mine)
+
+    def _why_not(self, waiting: Waiting, promise: Promise, mine: frozenset[str]) -> str:
+        """Why what was promised cannot be kept."""
+        assert self._fleet is not None
+        outlook, at = self._outlooks[promise.group], max(promise.at, self._snapshot.now)
+        nodes = sorted({rank.node for rank in promise.ranks})
+        if gone := [name for name in nodes if name not in outlook.pool.row_of]:
+            return f"node {gone[0]} is gone"
+        rows = np.array([outlook.pool.row_of[name] for name in nodes], np.intp)
+        codes = self._fleet.standing(promise.group, waiting.shape).bars.codes[rows]
+        if codes.any():
+            first = int(np.flatnonzero(codes)[0])
+            return f"node {nodes[first]}: {MESSAGES[CODES[int(codes[first])]]}"
+        promised = dict(self._kept.all())
+        windows = outlook.blockers(rows, at + length_s(waiting), mine)
+        before = [one for one in windows if one.ends_s > at and one.owner not in promised]
+        if before:
+            code, why = self._why(before[0])
+            return why if code == "reserved" else f"session {before[0].owner} is before it"
+        there = [one.session.id for one in self._placed if not {rank.node for rank in one.ranks}.isdisjoint(nodes)]
+        return f"session {there[0]} started there" if there else "those who run there go on for longer than was known"
 
     def end(self) -> None:
         self._show_all()
@@ -191,6 +259,17 @@ class Heads:
             windows = _reserved(self._snapshot, pool.row_of)
             self._outlooks[name] = Outlook(pool, now, Ends(pool, ends[name]), windows)
         self._promise_what_is_freed()
+        self._promise_what_was_told()
+
+    def _promise_what_was_told(self) -> None:
+        """What an earlier pass planned is held for those sessions, until each has its turn."""
+        lengths = {one.id: length_s(one) for one in self._snapshot.waiting if one.id in self._snapshot.planned}
+        for id_, one in self._kept.all():
+            outlook = self._outlooks.get(one.group)
+            if outlook is None or id_ in self._freed_for:
+                self._kept.drop(id_)
+            else:
+                outlook.promise(id_, Start(max(one.at, self._snapshot.now), one.ranks), lengths[id_])
 
     def _promise_what_is_freed(self) -> None:
         """The room of those that stop for somebody goes to that one, and back when it has ended."""
@@ -205,7 +284,7 @@ class Heads:
 
     def _mine(self, waiting: Waiting) -> frozenset[str]:
         """The windows that are for it: of its reservations, and of what is freed for it."""
-        mine = usable_by(self._snapshot.reservations, waiting)
+        mine = usable_by(self._snapshot.reservations, waiting) | self._kept.not_for(waiting)
         return mine | {waiting.id} if waiting.id in self._freed_for else mine
 
     # who is in front
@@ -213,9 +292,8 @@ class Heads:
     def _open(self, waiting: Waiting) -> Iterable[tuple[str, Outlook]]:
         return [(name, one) for name, one in self._outlooks.items() if waiting.shape.group in (None, name)]
 
-    def _earliest(self, waiting: Waiting) -> PlannedStart | None:
+    def _earliest(self, waiting: Waiting, mine: frozenset[str]) -> PlannedStart | None:
         assert self._fleet is not None
-        mine = self._mine(waiting)
         found: list[PlannedStart] = []
         for name, outlook in self._open(waiting):
             start = outlook.earliest(self._fleet.standing(name, waiting.shape), length_s(waiting), mine)
@@ -243,14 +321,17 @@ class Heads:
     def _why(self, window: Window) -> tuple[str, str]:
         if window.whole and not math.isinf(window.starts_s):
             return "reserved", reserved(self._snapshot.reservations, window.owner)
-        return "would_delay", f"it would delay session {window.owner}, which is before it"
+        open_ = window.owner in dict(self._kept.all())
+        why = "whose start is promised" if open_ else "which is before it"
+        return "would_delay", f"it would delay session {window.owner}, {why}"
 
 
 def _gives_back_at(one: Running, now_s: float) -> float | None:
     """When its room is free again, never in the past; None: nobody knows."""
     if one.ends_at is None or one.ends_at <= now_s - TOO_LATE_S:
         return None
-    return one.ends_at if one.ends_at > now_s else now_s + LATE_S
+    late_s = now_s - one.ends_at
+    return one.ends_at if late_s < 0 else one.ends_at + LATE_S * (late_s // LATE_S + 1)
 
 
 def _words(codes: Codes) -> Counter[str]:

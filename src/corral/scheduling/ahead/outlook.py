@@ -174,6 +174,17 @@ class Outlook:
                 return found
         return None
 
+    def holds(self, standing: Standing, start: Start, length_s: float, mine: Collection[str] = ()) -> bool:
+        """Whether it can start there and then for so long, on the very same room."""
+        rows, amounts = self._matrix(start.ranks)
+        if len(rows) < len({rank.node for rank in start.ranks}) or not standing.bars.open[rows].all():
+            return False
+        windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
+        room = _Segment(self, windows, start.at_s, start.at_s + length_s).room(
+            self.ends.freed(0, self.ends.count_by(start.at_s))
+        )
+        return bool((room[rows] >= amounts).all())
+
     def _within(self, standing: Standing, segment: _Segment, base: Ints, low: int, last: int) -> Start | None:
         """The first of these ends with which it is enough."""
         high, step = low, FIRST_LOOK

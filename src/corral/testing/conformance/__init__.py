@@ -20,6 +20,7 @@ from corral.testing.conformance.store_moving import MovingRules
 from corral.testing.conformance.store_nodes import NodeRules
 from corral.testing.conformance.store_picture import PictureRules
 from corral.testing.conformance.store_preemption import PreemptionRules
+from corral.testing.conformance.store_promises import PromiseRules
 from corral.testing.conformance.store_quotas import QuotaRules
 from corral.testing.conformance.store_races import RaceRules
 from corral.testing.conformance.store_room import RoomRules
@@ -35,6 +36,7 @@ class StoreConformance(
     RoomRules,
     RunningRules,
     AheadRules,
+    PromiseRules,
     NodeRules,
     GroupRules,
     DependencyRules,

@@ -9,7 +9,7 @@ from corral.model.lifecycle import Phase
 from corral.model.reservation import AskedReservation, ReservationRow
 from corral.ports import Store
 from corral.reconcile import reserving
-from corral.reconcile.placement import NO_STARTS, commit, new_refusals
+from corral.reconcile.placement import commit, new_refusals
 from corral.scheduling.cycle import cycle
 from corral.testing.builders import BY, Play, raising, ready, spec, whole_run
 from corral.testing.conformance.loop import on_a_loop
@@ -47,7 +47,7 @@ class AheadRules:
         assert (kept.deleted_by, kept.reason, kept.made_by) == (ADMIN, "new disks", ADMIN)
         assert kept.deleted_at is not None
         assert await play.place() == 1
-        assert await store.read("look", lambda reads: reads.planned()) == {}
+        assert await store.read("look", lambda reads: reads.promises()) == {}
         again = await reserve(store, nodes=("n1",), begins="+1h")
         assert (again.version, made.version) == (2, 1)
         assert await play.violations() == []
@@ -63,7 +63,7 @@ class AheadRules:
         assert len(plan.placements) == 2
         await reserve(store, nodes=("n1", "n2"), begins="+10m", projects=("p",))
         told = new_refusals(snapshot, plan)
-        assert await store.tx("place", lambda tx: commit(tx, plan, told, BY, ahead=NO_STARTS)) == 1
+        assert await store.tx("place", lambda tx: commit(tx, plan, told, BY)) == 1
         assert (await play.session(short)).phase is Phase.PLACED
         assert await play.place() == 1
         assert (await play.session(hers)).phase is Phase.PLACED
@@ -140,7 +140,7 @@ class AheadRules:
         (token,) = await play.tokens([first])
         await play.exchange("n1", *whole_run(token))
         assert await play.place() == 1
-        assert await store.read("look", lambda reads: reads.planned()) == {}
+        assert await store.read("look", lambda reads: reads.promises()) == {}
 
     @on_a_loop
     async def test_a_planned_start_of_one_that_was_cancelled_is_shown_to_nobody(self, store: Store) -> None:
@@ -154,4 +154,4 @@ class AheadRules:
         assert await store.read("look", lambda reads: reads.planned([second])) == {}
         for _ in range(2):  # who runs is read once somebody was refused
             await play.place()
-        assert set(await store.read("look", lambda reads: reads.planned())) == {third}
+        assert set(await store.read("look", lambda reads: reads.promises())) == {third}
