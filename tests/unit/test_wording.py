@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.model.resources import parse_duration_s
-from corral.model.wording import count, instant, length, span
+from corral.model.wording import instant, length, number_of, span
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_a_moment_is_in_utc_and_says_so() -> None:
     ("number", "told"), [(0, "0 GPUs"), (1, "1 GPU"), (1.0, "1 GPU"), (2, "2 GPUs"), (0.5, "0.5 GPUs")]
 )
 def test_one_is_one(number: float, told: str) -> None:
-    assert count(number, "GPU") == told
+    assert number_of(number, "GPU") == told
 
 
 def test_what_has_a_plural_of_its_own() -> None:
-    assert count(3, "GPU of its model", "GPUs of its model") == "3 GPUs of its model"
+    assert number_of(3, "GPU of its model", "GPUs of its model") == "3 GPUs of its model"

@@ -32,6 +32,6 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def count(number: float, thing: str, things: str | None = None) -> str:
+def number_of(number: float, thing: str, things: str | None = None) -> str:
     """1 GPU, 2 GPUs, 0.5 GPUs."""
     return f"{number:g} {thing if number == 1 else things or f'{thing}s'}"
