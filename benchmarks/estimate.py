@@ -1,5 +1,6 @@
 """How far off estimated starts are, on lublin_256: each job is told at its submit when it will start, and it is held
-against when it did. Time limits are made up, one to four times the run time, since the trace has none."""
+against when it did. Time limits are made up, one to four times the run time, since the trace has none. Once more with
+owners made up, and a quota of a part of the CPUs for each of them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from corral.model.node import ResourceGroup
+from corral.model.quota import NO_QUOTAS, Claimant, Held, Quota, Quotas
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explaining.estimate import Ended, Lately, estimate, lately_of
+from corral.scheduling.limits import amounts_of
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
 from corral.sim.jobs import Job
 from corral.sim.simulating import Wanted, prepare
@@ -21,6 +24,7 @@ from corral.sim.simulating import Wanted, prepare
 TRACE = Path(__file__).parent / "data" / "jct" / "lublin_256.swf.gz"
 JOBS, EVERY, SEED, KEPT = 3000, 5, 11, 200
 GROUP = "default"
+OWNERS, QUOTA_CPUS = 4, 64  # of 256
 
 
 @dataclass
@@ -28,6 +32,7 @@ class World:
     """One group with easy backfill, a pass after each event, in virtual time."""
 
     jobs: list[Job]
+    quota_cpus: int | None = None
     now: float = 0.0
     line: list[Waiting] = field(default_factory=list[Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
@@ -48,14 +53,22 @@ class World:
         node = replace(node, cpu_used_milli=sum(rank.cpu_milli for rank in used),
                        memory_used_mib=sum(rank.memory_mib for rank in used))  # fmt: skip
         groups = {GROUP: ResourceGroup(GROUP)}
-        return Snapshot(self.now, [node], {}, list(self.line), groups, running=list(self.running.values()))
+        return Snapshot(self.now, [node], {}, list(self.line), groups, running=list(self.running.values()),
+                        quotas=self.quotas())  # fmt: skip
+
+    def quotas(self) -> Quotas:
+        if self.quota_cpus is None:
+            return NO_QUOTAS
+        held = [Held(Claimant(one.owner, one.project, GROUP), amounts_of(one.ranks, {}))
+                for one in self.running.values()]  # fmt: skip
+        return Quotas((Quota("each", owner="*", limits={"cpu_milli": 1000 * self.quota_cpus}),), held=tuple(held))
 
     def turn(self) -> None:
         for placed in cycle(self.snapshot(), max_placements=10**9).placements:
             one, job = placed.session, self.by_id[placed.session.id]
             assert one.time_limit_s is not None
             ends_at = self.now + one.time_limit_s
-            self.running[one.id] = Running(one.id, one.ordinal, 1, 1, GROUP, "o", "p", 0, one.shape, placed.ranks,
+            self.running[one.id] = Running(one.id, one.ordinal, 1, 1, GROUP, one.owner, "p", 0, one.shape, placed.ranks,
                                            self.now, self.now, ends_at)  # fmt: skip
             self.started[one.id] = self.now
             heapq.heappush(self.ends, (self.now + job.run_s, one.id))
@@ -76,7 +89,22 @@ class World:
                 job = coming.popleft()
                 limit_s = max(1, round(job.run_s * chance.uniform(1, 4)))
                 ordinal = len(self.jobs) - len(coming)
-                fresh.append(Waiting(job.id, ordinal, 1, 1, 0, "o", "p", until, job.shape, None, limit_s, grace_s=0))
+                fresh.append(
+                    Waiting(
+                        job.id,
+                        ordinal,
+                        1,
+                        1,
+                        0,
+                        f"o{ordinal % OWNERS}",
+                        "p",
+                        until,
+                        job.shape,
+                        None,
+                        limit_s,
+                        grace_s=0,
+                    )
+                )
             self.line += fresh
             self.turn()
             for one in fresh:
@@ -99,7 +127,15 @@ class World:
 def run() -> dict[str, float]:
     """Prints the table; the median errors."""
     jobs = sorted(prepare(Wanted(TRACE), ["fifo"]).jobs, key=lambda job: job.submitted_s)[:JOBS]
-    world, began = World(jobs), time.perf_counter()
+    found = _measured(World(jobs))
+    print(f"under a quota of {QUOTA_CPUS} CPUs for each of {OWNERS} owners; who asks for more is left out")
+    within = [job for job in jobs if job.shape.resources.cpu_milli <= 1000 * QUOTA_CPUS]
+    found |= {f"{name}, quotas": value for name, value in _measured(World(within, QUOTA_CPUS)).items()}
+    return found
+
+
+def _measured(world: World) -> dict[str, float]:
+    began, jobs = time.perf_counter(), world.jobs
     world.run()
     errors: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for id_, guesses in world.guesses.items():

@@ -14,7 +14,16 @@ from corral.model.lifecycle import Phase
 from corral.reconcile import intents
 from corral.store import PostgresStore
 from corral.testing.builders import BY, Play, exited
-from corral.testing.conformance.store_preemption import Scene, carry_out, full, pins, plan_of, told_to_go, used
+from corral.testing.conformance.store_preemption import (
+    Scene,
+    carry_out,
+    full,
+    pins,
+    plan_of,
+    told_to_go,
+    two_claims,
+    used,
+)
 
 ROUNDS = 12
 TOGETHER_S = 60
@@ -68,6 +77,17 @@ def test_two_managers_with_one_plan_stop_the_victims_once(stores: list[PostgresS
         assert sorted(done) == [False, False, True]
         victims = [asyncio.run(scene.session(id_)) for id_ in scene.victims]
         assert [victim.preemptions for victim in victims] == [1, 1]
+        asyncio.run(cleared(scene))
+
+
+def test_two_claims_at_once_under_a_quota_with_room_for_one(stores: list[PostgresStore]) -> None:
+    """Each has victims of its own, so that nothing but the quota makes them follow one another."""
+    play = None
+    for _ in range(ROUNDS):
+        scene, planned = asyncio.run(two_claims(stores[0], play))
+        play = scene.play
+        done = at_once(*(partial(carry_out, store, one) for store, one in zip(stores, planned, strict=False)))
+        assert sorted(done) == [False, True]
         asyncio.run(cleared(scene))
 
 

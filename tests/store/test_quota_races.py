@@ -170,7 +170,7 @@ def test_who_is_placed_while_what_is_held_is_added_up_disturbs_nobody(stores: li
                     assert other.submit(asyncio.run, Play(stores[1]).place()).result(20) == 1
             return found
 
-        return list(quota_reads.quotas(ask).held)
+        return list(quota_reads.quotas(ask, tx.now).held)
 
     assert [one.amounts.cpu_milli for one in asyncio.run(stores[0].tx("look", look))] == [1000]
     assert held(stores[2]) == 1

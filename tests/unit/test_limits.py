@@ -15,11 +15,13 @@ from corral.scheduling.cycle import cycle
 from corral.scheduling.explaining.explain import explain_waiting
 from corral.scheduling.limits import Admission, amounts_of, asked, check_limits, within
 from corral.scheduling.places import RankPlace
-from corral.scheduling.plan import check
+from corral.scheduling.plan import Plan, Preemption, check
 from corral.scheduling.snapshot import Running, Snapshot, Waiting, shape_of
+from corral.scheduling.stopping.preemption_check import check_preemptions
 
 NOW = 1000.0
 GPU_MIB = 80_000
+UNITS = {"cpu_milli": 1000, "gpu_milli": 500, "sessions": 1, "vram_mib": GPU_MIB}
 
 
 def node(name: str = "n1", group: str = "default", cpus: int = 64) -> Node:
@@ -204,6 +206,52 @@ def test_nobody_is_stopped_for_what_a_quota_would_not_let_in() -> None:
     assert [found.claimant.id for found in cycle(limited).preemptions] == ["s5"]
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from(("ann", "cyd")), st.integers(1, 4)), min_size=1, max_size=8),
+    st.sampled_from(("cpu_milli", "sessions")), st.integers(0, 8), st.integers(0, 2),
+)  # fmt: skip
+def test_pass_after_pass_no_more_have_others_stopped_than_a_quota_lets_in(asking, what, limit, running) -> None:
+    """Those for whom others stop count from then on: in the same pass, and in those that follow."""
+    unit = UNITS[what]
+    runs = [
+        Running(f"r{number}", number, 1, 4, "default", "bob", "default", 0, shape_of(SessionSpec(("x",))),
+                (RankPlace("n1", 1, "r", 1000, 16),), NOW - 500, NOW - 500)
+        for number in range(16)
+    ]  # fmt: skip
+    here = replace(node(cpus=16), cpu_used_milli=16_000, memory_used_mib=256)
+    waiting = [one(number + 50, owner, cpus=cpus)._replace(priority=9) for number, (owner, cpus) in enumerate(asking)]
+    held = [Held(Claimant("ann", "default", "default"), Amounts(cpu_milli=1000 * running, sessions=running))]
+    options = {"preemption": "priority", "backfill": "none"}
+    groups = {"default": ResourceGroup("default", "priority", options=options)}
+    snapshot = picture(waiting, quota(owner="ann", **{what: limit * unit}), nodes=[here], held=held)
+    snapshot = replace(snapshot, groups=groups, running=runs)
+    for _ in range(4):
+        plan = cycle(snapshot)
+        assert check(snapshot, plan) == check_limits(snapshot, plan) == check_preemptions(snapshot, plan) == []
+        pinned, going = dict(snapshot.quotas.pinned), {}
+        for claim in plan.preemptions:
+            found = claim.claimant
+            pinned[found.id] = Held(Claimant(found.owner, found.project), asked(found.shape, (), {}))
+            going |= {victim.id: found.id for victim in claim.victims}
+        line = [was._replace(room_by=NOW + 60) if was.id in pinned else was for was in snapshot.waiting]
+        ran = [
+            was._replace(stopping=True, preempted_for=going[was.id]) if was.id in going else was
+            for was in snapshot.running
+        ]
+        snapshot = replace(snapshot, quotas=snapshot.quotas._replace(pinned=pinned), waiting=line, running=ran)
+    claimed = [getattr(amounts, what) for (owner, *_), amounts in snapshot.quotas.pinned.values() if owner == "ann"]
+    assert not claimed or sum(claimed) + running * unit <= limit * unit
+
+
+def test_a_plan_that_has_others_stopped_for_too_many_is_wrong() -> None:
+    snapshot = picture([one(0), one(1)], quota(owner="ann", sessions=1))
+    places = (RankPlace("n1", 1, "r", 1000, 16),)
+    claims = tuple(Preemption(found, (), "default", places) for found in snapshot.waiting)
+    assert check_limits(snapshot, Plan(preemptions=claims[:1])) == []
+    assert check_limits(snapshot, Plan(preemptions=claims)) == ["owner ann would hold 2 sessions of 1 (quota q)"]
+
+
 def test_what_can_never_be_is_told_apart() -> None:
     snapshot = picture([], quota(owner="ann", cpu_milli=2000, time_limit_s=60), quota("r", project="x", sessions=0))
     assert explain_waiting(snapshot, one(0, cpus=3, limit_s=60)).infeasible
@@ -238,7 +286,6 @@ scopes = st.fixed_dictionaries(
         "group": st.sampled_from(("default", "other", "*")),
     },
 ).filter(bool)
-UNITS = {"cpu_milli": 1000, "gpu_milli": 500, "sessions": 1, "vram_mib": GPU_MIB}
 sessions = st.builds(
     lambda owner, project, cpus, gpu, group: (owner, project, cpus, gpu, group),
     st.sampled_from(OWNERS), st.sampled_from(PROJECTS), st.integers(1, 3),

@@ -49,6 +49,10 @@ class Amounts(NamedTuple):
     def less(self, other: Amounts) -> Amounts:
         return Amounts(*(one - fewer for one, fewer in zip(self, other, strict=True)))
 
+    def at_least(self, other: Amounts) -> Amounts:
+        """Of each the larger."""
+        return Amounts(*(max(one, least) for one, least in zip(self, other, strict=True)))
+
 
 NOTHING = Amounts()
 
@@ -117,7 +121,8 @@ class Quota:
 
 class Quotas(NamedTuple):
     """All of them, which domain each project is of (those not named, of that above them or the default), and what is
-    held: by sessions that have room, and pinned for some that wait, by their ids."""
+    held: by sessions that have room, and `pinned` for some that wait, by their ids: what is kept for them, and while
+    others stop for one all that it asks for."""
 
     listed: tuple[Quota, ...] = ()
     domains: Mapping[str, str] = {}

@@ -15,8 +15,10 @@ from corral.model.node import ResourceGroup
 from corral.model.pin_invariants import PREEMPTED
 from corral.model.session import Change, Entry, Session, StopFor
 from corral.ports import PLACE, Store, Tx
+from corral.reconcile import quotas
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
-from corral.scheduling.plan import Preemption, Refusal
+from corral.scheduling.places import RankPlace
+from corral.scheduling.plan import Placed, Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
 from corral.scheduling.snapshot import Pin, Running, Waiting
 from corral.scheduling.stopping.preemption import being_made
@@ -37,7 +39,8 @@ def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
     pairs = [(sessions[one.id], one) for one in planned.victims if one.id in sessions]
     victims = [session for session, one in pairs if may_go(session, one)]
     stands = claimant is not None and may_claim(claimant, planned.claimant, tx.now)
-    if claimant is None or not stands or len(victims) < len(planned.victims) or not _asked_for(tx, planned.group):
+    holds = claimant is not None and stands and len(victims) == len(planned.victims) and _asked_for(tx, planned.group)
+    if claimant is None or not holds or not let_in(tx, planned.claimant, planned.group, planned.ranks):
         tx.hint(PLACE)
         return False
     room_by = tx.now + max(victim.spec.grace_s for victim in victims) + ROOM_MARGIN_S
@@ -48,6 +51,12 @@ def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
     tx.note_refusals({claimant.id: told(being_made(len(victims), room_by))})
     settle_locked(tx, [victim.id for victim in victims], by)
     return True
+
+
+def let_in(tx: Tx, claimant: Waiting, group: str, ranks: Sequence[RankPlace]) -> bool:
+    """Whether its quotas let it in there, beside what is held and all for whom others stop. Looked at locked: of two
+    that would have others stopped at once, under a quota that has room for one, one does."""
+    return claimant.id in quotas.allowed(tx, [Placed(claimant, group, tuple(ranks))])
 
 
 def may_claim(session: Session, planned: Waiting, now: float) -> bool:

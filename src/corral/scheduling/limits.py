@@ -262,18 +262,19 @@ def within(quotas: Quotas, placements: Iterable[Placed], devices: Iterable[Devic
 
 
 def check_limits(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """What is wrong with a plan by the quotas, added up anew from what is held and all that it places."""
+    """What is wrong with a plan by the quotas, added up anew from what is held, all that it places, and all that it has
+    others stopped for."""
     capacity = {one.uuid: one.capacity_mib for listed in snapshot.devices.values() for one in listed}
     quotas, wrong = snapshot.quotas, list[str]()
     for quota in quotas.listed:
         before = used_under(quota, quotas)
         added: dict[Bucket, Amounts] = {}
         placed_there: dict[Bucket, Amounts] = {}
-        for placed in plan.placements:
-            claimant = Claimant(placed.session.owner, placed.session.project, placed.group)
+        for session, group, ranks in _given(plan):
+            claimant = Claimant(session.owner, session.project, group)
             bucket = quota.bucket(claimant, quotas.domains)
             if bucket is not None:
-                pinned, amounts = quotas.pinned.get(placed.session.id), amounts_of(placed.ranks, capacity)
+                pinned, amounts = quotas.pinned.get(session.id), amounts_of(ranks, capacity)
                 more = amounts if pinned is None else amounts.less(pinned.amounts)
                 added[bucket] = added.get(bucket, NOTHING).plus(more)
                 placed_there[bucket] = placed_there.get(bucket, NOTHING).plus(amounts)
@@ -284,6 +285,11 @@ def check_limits(snapshot: Snapshot, plan: Plan) -> list[str]:
                 if limit is not None and getattr(placed_there[bucket], name) and total > limit:
                     wrong.append(f"{quota.whose(bucket)} would hold {total} {name} of {limit} (quota {quota.name})")
     return wrong
+
+
+def _given(plan: Plan) -> Iterator[tuple[Waiting, str, Sequence[RankPlace]]]:
+    yield from ((one.session, one.group, one.ranks) for one in plan.placements)
+    yield from ((one.claimant, one.group, one.ranks) for one in plan.preemptions)
 
 
 def _refusal(code: str, quota: Quota, bucket: Bucket, name: str, used: int | None, more: int) -> Refusal:

@@ -7,32 +7,34 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.model.quota import HELD, NO_QUOTAS, Amounts, Claimant, Held, Quota, Quotas
+from corral.model.faults import Invalid
+from corral.model.quota import HELD, NO_QUOTAS, NOTHING, Amounts, Claimant, Held, Quota, Quotas
+from corral.scheduling.limits import asked
 from corral.store import quota_sql, rows
 
 Rows = Callable[..., list[Any]]
 T = TypeVar("T")
 
 
-def quotas(ask: Rows, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
+def quotas(ask: Rows, now: float, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
     """All there are. Where there is none nothing is added up."""
     listed = tuple(_quota(row) for row in ask(quota_sql.QUOTAS))
     if not listed:
         return NO_QUOTAS
     found = Quotas(listed, _domains(ask))
     limited = held and any(name in quota.limits for quota in listed for name in HELD)
-    return _with_held(ask, found, owners) if limited else found
+    return _with_held(ask, now, found, owners) if limited else found
 
 
-def all_held(ask: Rows) -> Quotas:
-    return _with_held(ask, Quotas(tuple(_quota(row) for row in ask(quota_sql.QUOTAS)), _domains(ask)), None)
+def all_held(ask: Rows, now: float) -> Quotas:
+    return _with_held(ask, now, Quotas(tuple(_quota(row) for row in ask(quota_sql.QUOTAS)), _domains(ask)), None)
 
 
 def _domains(ask: Rows) -> dict[str, str]:
     return {row[0]: row[1] for row in ask(quota_sql.DOMAINS)}
 
 
-def _with_held(ask: Rows, found: Quotas, owners: Iterable[str] | None) -> Quotas:
+def _with_held(ask: Rows, now: float, found: Quotas, owners: Iterable[str] | None) -> Quotas:
     """What these owners hold, or everybody."""
     of: dict[str, Any] = {} if owners is None else {"owners": sorted(set(owners))}
     held, holding = (
@@ -42,7 +44,22 @@ def _with_held(ask: Rows, found: Quotas, owners: Iterable[str] | None) -> Quotas
     # Between the two statements somebody may be placed under quotas that are not locked here: counted by the next look.
     sums = tuple(_held(row[:3], (*row[3:], sessions.get(tuple(row[:3]), 0))) for row in ask(held, **of))
     pinned = {row[0]: _held(row[1:4], (*row[4:], 1)) for row in ask(quota_sql.QUOTA_PINNED)}
+    for row in ask(quota_sql.QUOTA_CLAIMING, now=now):
+        if (claimed := _claimed(row)) is not None:
+            pinned[row[0]] = Held(claimed.claimant, claimed.amounts.at_least(pinned.get(row[0], NO_ONE).amounts))
     return found._replace(held=sums, pinned=pinned)
+
+
+NO_ONE = Held(Claimant("", ""), NOTHING)
+
+
+def _claimed(row: rows.Row) -> Held | None:
+    """What one asks for at least that others stop for; None: its spec cannot be read."""
+    try:
+        shape = rows.shape_in(row[1])
+    except (Invalid, ValueError):
+        return None
+    return Held(Claimant(row[2], row[3], shape.group or row[4]), asked(shape, (), {}))
 
 
 def waiting_of(ask: Rows, owners: Iterable[str] | None) -> list[tuple[Claimant, int]]:

@@ -41,6 +41,18 @@ FROM pin p JOIN session s ON s.id = p.owner JOIN node n ON n.name = p.node
 LEFT JOIN device d ON d.node = p.node AND d.uuid = p.device
 GROUP BY p.owner, s.owner, s.project, n.grp ORDER BY p.owner"""
 
+# For whom others stop just now, or for whom what they freed is kept: what it asks for is its own under its quotas from
+# then on, so that no two have others stopped where a quota has room for one.
+QUOTA_CLAIMING = """
+SELECT s.id, s.spec, s.owner, s.project, MIN(c.grp)
+FROM (SELECT v.preempted_for AS id, v.grp FROM session v
+      WHERE v.phase <> 'ended' AND v.phase = 'stopping' AND v.preempted_for IS NOT NULL
+      UNION ALL
+      SELECT p.owner, n.grp FROM pin p JOIN node n ON n.name = p.node) AS c
+JOIN session s ON s.id = c.id
+WHERE s.phase = 'pending' AND s.phase <> 'ended' AND s.wanted = 'run' AND s.room_by > :now
+GROUP BY s.id, s.spec, s.owner, s.project ORDER BY s.id"""
+
 
 def _waiting(owners: str) -> str:
     """Members of arrays that have no row yet wait, too."""

@@ -224,10 +224,10 @@ class SqlReads(ArrayReads):
         return [rows.event_of(row) for row in self._rows(group_sql.GROUP_HISTORY, name=name, after=after, limit=limit)]
 
     def quotas(self, *, held: bool = True, owners: Iterable[str] | None = None) -> Quotas:
-        return quota_reads.quotas(self._rows, held=held, owners=owners)
+        return quota_reads.quotas(self._rows, self.now, held=held, owners=owners)
 
     def all_held(self) -> Quotas:
-        return quota_reads.all_held(self._rows)
+        return quota_reads.all_held(self._rows, self.now)
 
     def waiting_of(self, owners: Iterable[str] | None) -> list[tuple[Claimant, int]]:
         return quota_reads.waiting_of(self._rows, owners)

@@ -125,12 +125,19 @@ class _Course:
         self._end([one for one in self._running.values() if (at := self._ends_at(one)) is not None and at <= self.now])
         over = [pin for pin in self._pins if pin.expires_at <= self.now]
         self._drop_pins({pin.owner for pin in over})
+        kept = {pin.owner for pin in self._pins} | {one.id for one in self._waiting.values() if self._claims(one)}
+        self._pinned = {id_: held for id_, held in self._pinned.items() if id_ in kept}
         return True
+
+    def _claims(self, one: Waiting) -> bool:
+        """Whether others stop for it still, so that its quotas count what it asks for."""
+        return one.room_by is not None and one.room_by > self.now
 
     def _moments(self) -> Iterator[float]:
         yield from (at for one in self._running.values() if (at := self._ends_at(one)) is not None)
         yield from (at for one in self._as_it_was.reservations for at in (one.starts_at, one.ends_at))
         yield from (pin.expires_at for pin in self._pins)
+        yield from (one.room_by for one in self._waiting.values() if one.room_by is not None)
         yield from (node.backoff_until for node in self._nodes.values())
 
     def _ends_at(self, one: Running) -> float | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import ResourceGroup
 from corral.model.pin_invariants import PREEMPTED
+from corral.model.quota import Quota
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Result, Session, StopFor
 from corral.model.spec import SessionSpec
 from corral.ports import Deed, Keep, Store
-from corral.reconcile import groups, intents
+from corral.reconcile import groups, intents, quotas
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
 from corral.scheduling.kept.picture import Picture
+from corral.scheduling.limits import check_limits
 from corral.scheduling.plan import Preemption
 from corral.scheduling.snapshot import Pin
 from corral.testing.builders import BY, Play, exited, ready, result, spec, whole_run
@@ -63,6 +66,22 @@ async def full(store: Store, *sizes: int, claims: int = GPUS, play: Play | None 
 
 def _gpus(count: int, **fields: Any) -> SessionSpec:
     return spec(memory_mib=1, gpu=GpuRequest(count=count), grace_s=5, **fields)
+
+
+async def two_claims(store: Store, play: Play | None = None) -> tuple[Scene, tuple[Preemption, Preemption]]:
+    """Two of one project, whose quota has room for one, and whom passes that see one alone would have stopped."""
+    scene = await full(store, 2, 2, claims=2, play=play, project="batch")
+    limit = Quota("claims", project="default", limits={"sessions": 1})
+    await store.tx("set quota", lambda tx: quotas.put(tx, limit, BY))
+    await scene.play.submit(_gpus(2, priority=10))
+    snapshot = await store.read("snapshot", lambda reads: reads.snapshot(8))
+    plan = cycle(snapshot)
+    (planned,) = plan.preemptions
+    assert check_limits(snapshot, plan) == []
+    alone = [one for one in snapshot.waiting if one != planned.claimant]
+    (other,) = cycle(replace(snapshot, waiting=alone)).preemptions
+    spare = next(one for one in snapshot.running if one not in planned.victims)
+    return scene, (planned, other._replace(victims=(spare,), ranks=spare.ranks))
 
 
 async def plan_of(store: Store) -> Preemption:
@@ -165,6 +184,27 @@ class PreemptionRules:
             assert (await scene.session(scene.claimant)).room_by is None
             assert await play.violations() == []
             await _empty(store, scene)
+
+    @on_a_loop
+    async def test_a_quota_with_room_for_one_has_others_stopped_for_one(self, store: Store) -> None:
+        """Neither in one pass, nor in the next, nor by a manager that looked before, while room is on its way."""
+        scene, planned = await two_claims(store)
+        play, (mine, other) = scene.play, planned
+        first, second = mine.claimant.id, other.claimant.id
+        assert await carry_out(store, mine)
+        assert not await carry_out(store, other), "which was planned when nobody had anybody stopped"
+        await play.place()
+        (token,) = await play.tokens([mine.victims[0].id])
+        assert [(await scene.session(id_)).stop_for for id_ in scene.victims].count(StopFor.PREEMPTED) == 1
+        await scene.go(told_to_go(token, 85), exited(token))
+        assert not await carry_out(store, other)
+        await play.place()
+        assert [(await scene.session(id_)).phase for id_ in (first, second)] == [Phase.PLACED, Phase.PENDING]
+        await play.place()
+        assert not await carry_out(store, other), "and none for the second while the first holds room"
+        assert await play.violations() == []
+        await play.cancel(first)
+        assert await carry_out(store, other)
 
     @on_a_loop
     async def test_the_strongest_claim_is_seen_behind_many_of_its_kind(self, store: Store) -> None:
