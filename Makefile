@@ -21,7 +21,7 @@ demo: .venv/.runtime
 	$(BIN)/python examples/demo.py
 
 test: .venv/.development services
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(ARGS)
 
 check: .venv/.development
 	$(BIN)/ruff format --check

@@ -348,7 +348,9 @@ def test_an_upload_that_would_leave_the_workspace_is_refused(
     assert not Path("/tmp/corral-test-escape").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", tree_of(("a", b"x" * 5000))[:-40]])
+@pytest.mark.parametrize(
+    "content", [b"", b"not an archive", tree_of(("a", b"x" * 5000))[:-40]], ids=["empty", "text", "cut"]
+)
 def test_an_upload_that_is_no_archive_is_refused(manager: ScriptedManager, agent: Agent, content: bytes) -> None:
     manager.launch(T1, "true", upload=manager.put_blob(content))
     assert manager.why(T1, "failed").code == "bad_upload"
