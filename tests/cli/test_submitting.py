@@ -40,6 +40,7 @@ def test_submit_as_json_is_the_session(corral: Corral) -> None:
         (["--time", "1h30m"], "time_limit_s", 5400),
         (["--grace", "5s"], "grace_s", 5),
         (["--retries", "3"], "retries", 3),
+        (["--continuations", "0"], "continuations", 0),
         (["--no-requeue"], "requeue", False),
         (["--outcome-rule", "main-only"], "outcome_rule", "main-only"),
         (["--env", "A=b=c"], "environment", {"A": "b=c"}),

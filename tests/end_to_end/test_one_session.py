@@ -47,6 +47,26 @@ def test_the_time_limit_ends_it_with_124(shared: Plane) -> None:
     assert (shown["outcome"], shown["exit_class"]) == ("failed", "timeout")
 
 
+def test_one_that_saves_its_work_at_the_time_limit_goes_on_as_often_as_it_may(shared: Plane) -> None:
+    """In slices of its time limit: it saves when it is told, and asks to go on; the third slice has no continuation."""
+    script = """
+        echo $((1 + $(cat "$CORRAL_CHECKPOINT_DIR/n" 2>/dev/null || echo 0))) > "$CORRAL_CHECKPOINT_DIR/n.new"
+        mv "$CORRAL_CHECKPOINT_DIR/n.new" "$CORRAL_CHECKPOINT_DIR/n"
+        trap 'cat "$CORRAL_CHECKPOINT_DIR/n"; exit 85' TERM
+        i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done"""
+    session = shared.submit("--time", "1s", "--continuations", "2", "--", "sh", "-c", script)
+    assert shared.run("wait", session).code == 124
+    shown = shared.show(session)
+    assert (shown["exit_class"], shown["attempt"], shown["continuations"]) == ("timeout", 3, 2)
+    assert shown["reason"]["code"] == "continuations_spent"
+    slices = [shared.run("logs", session, "--attempt", str(number)).out for number in (1, 2, 3)]
+    assert slices == ["1\n", "2\n", "3\n"]
+    again = [one for one in shared.run("history", session, "-o", "json").json() if one["fact"] == "requeued"]
+    assert [one["detail"] for one in again] == [{"continuation": 1}, {"continuation": 2}]
+    assert "continuation  2 of at most 2" in shared.run("show", session).out
+    assert "continuation 2 of at most 2" in shared.run("explain", session).out
+
+
 def test_cancel_stops_the_whole_tree(shared: Plane) -> None:
     script = "trap '' TERM; (setsid sleep 300 &) ; sleep 300"
     session = shared.submit("--grace", "1s", "--", "sh", "-c", script)

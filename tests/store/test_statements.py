@@ -63,7 +63,7 @@ NUMBERS = (
         "succeeded",
         "failed",
     ),
-    *("by_shortest", "by_restarted", "since", "preemptions"),
+    *("by_shortest", "by_restarted", "since", "preemptions", "continuations"),
     *("capacity_mib", "signal", "began", "old_version", "paused", "by_owner", "by_project", "by_priority", "by_newest"),
 )
 TIMES = (

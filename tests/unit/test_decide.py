@@ -1,5 +1,7 @@
 """What kernels' facts mean for their session: outcome rules, certificates, cancels, retries by class."""
 
+from dataclasses import replace
+
 import pytest
 
 from corral.model.lifecycle import Effect, ExitClass, Fact, Outcome, Phase, Wanted
@@ -14,7 +16,9 @@ STOPPED = Result(signal=15, exit_class=ExitClass.CANCELLED)
 
 
 def a_session(phase: Phase = Phase.STARTING, ranks: int = 1, **changes) -> Session:
-    spec_fields = {key: changes.pop(key) for key in ("retries", "requeue", "outcome_rule") if key in changes}
+    spec_fields = {
+        key: changes.pop(key) for key in ("retries", "continuations", "requeue", "outcome_rule") if key in changes
+    }
     spec = SessionSpec(command=("x",), nodes=ranks, **spec_fields)
     return Session("s", 1, spec, "admin", NOW, phase=phase, next_check_at=NOW, **changes)
 
@@ -208,6 +212,42 @@ def test_a_command_may_ask_to_be_requeued(code: int) -> None:
     assert short.not_before == NOW + 8
     once = after(a_session(Phase.RUNNING, requeue=False), [ran(0, Result(exit_code=code, exit_class=ExitClass.USER))])
     assert once.outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("code", [75, 85])
+@pytest.mark.parametrize("class_", [ExitClass.USER, ExitClass.TIMEOUT])
+def test_it_goes_on_as_often_as_it_may(code: int, class_: ExitClass) -> None:
+    asked = ran(0, Result(exit_code=code, exit_class=class_))
+    session = a_session(Phase.RUNNING, continuations=2)
+    for number in (1, 2):
+        found = settle(session, [asked._replace(attempt=number)], (), NOW)
+        assert found is not None
+        assert found.change.history[-1].detail == {"continuation": number}
+        session = found.change.after
+        assert (session.phase, session.attempt, session.continuations) == (Phase.PENDING, number + 1, number)
+        assert session.failures == 0
+        session = session._replace(phase=Phase.RUNNING, group="default")
+    ended = after(session, [asked._replace(attempt=3)])
+    assert (ended.outcome, ended.exit_class, code_of(ended.reason)) == (Outcome.FAILED, class_, "continuations_spent")
+    assert ended.exit_code == (124 if class_ is ExitClass.TIMEOUT else code)
+    assert ended.reason is not None and f"({code})" in ended.reason.message and "2" in ended.reason.message
+    retried = after(session._replace(spec=replace(session.spec, retries=1)), [asked._replace(attempt=3)])
+    assert (retried.phase, retried.failures, retried.continuations) == (Phase.PENDING, 1, 2)
+
+
+def test_what_its_command_did_not_ask_for_is_no_continuation() -> None:
+    for session, kernel in (
+        (preempted(), ran(0, Result(exit_code=85, exit_class=ExitClass.CANCELLED))),
+        (a_session(Phase.STOPPING, stop_for=StopFor.REQUEUE), ran(0, STOPPED)),
+        (a_session(Phase.RUNNING, retries=1), ran(0, BAD)),
+    ):
+        again = after(session, [kernel])
+        assert (again.phase, again.continuations) == (Phase.PENDING, 0)
+
+
+def test_one_that_may_never_go_on_has_failed() -> None:
+    ended = after(a_session(Phase.RUNNING, continuations=0), [ran(0, Result(exit_code=85, exit_class=ExitClass.USER))])
+    assert (ended.outcome, ended.exit_code, code_of(ended.reason)) == (Outcome.FAILED, 85, "continuations_spent")
 
 
 def test_a_requeue_asked_for_stops_and_goes_back_without_a_charge() -> None:

@@ -69,7 +69,7 @@ def explain_view(reads: Reads, asking: Caller, session: Session) -> ExplainView:
     if session.phase is not Phase.PENDING:
         kernels = [one for one in reads.kernels([session.id]).get(session.id, []) if one.certificate is None]
         away, missing = _away(reads, kernels), list(_missing(session, kernels))
-        summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away)
+        summary = _summary(session, missing) + "".join(f"; {one.message}" for one in away) + _goes_on(session)
         return ExplainView(session.id, session.phase, summary, False, False, None, away, missing,
                            preferences=preferences_met(reads, session))  # fmt: skip
     snapshot, waiting = reads.snapshot(1), as_waiting(session)
@@ -97,6 +97,7 @@ def explain_view(reads: Reads, asking: Caller, session: Session) -> ExplainView:
     summary = "; ".join(one.message for one in blockers) if blockers else "room is free: it starts at the next pass"
     if (last := _last_end(reads, session)) is not None:
         summary += f" (attempt {session.attempt - 1}: {last})"
+    summary += _goes_on(session)
     fits = found.fits_now and not ahead.blockers
     changes = without_own(reads, waiting, own) if own else list(ahead.changes)
     return ExplainView(session.id, session.phase, summary, fits, found.infeasible, position, blockers, ["granted"],
@@ -124,6 +125,12 @@ def _room_being_made(reads: Reads, session: Session) -> Iterator[RefusalView]:
 
 def _view(one: Refusal) -> RefusalView:
     return RefusalView(one.code, one.message, dict(one.counts))
+
+
+def _goes_on(session: Session) -> str:
+    """Which continuation it is that waits, runs or has ended, of one whose command asked to go on."""
+    number, most = session.continuations, session.spec.continuations
+    return f"; continuation {number} of at most {most}" if number else ""
 
 
 def _last_end(reads: Reads, session: Session) -> str | None:

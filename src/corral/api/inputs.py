@@ -70,6 +70,7 @@ class SessionIn(Body):
     grace: Amount | None = Field(None, description="between SIGTERM and the end: '30s'")
     signal: SignalIn | Name | None = Field(None, description="signal before the time limit: 'USR1@120'")
     retries: int | None = None
+    continuations: int | None = Field(None, description="how often it may go on after exit code 75 or 85; 1000")
     requeue: bool = True
     on_node_loss: Literal["hold", "fail", "requeue"] = "hold"
     outcome_rule: Literal["any-failure", "main-only", "all"] = "any-failure"

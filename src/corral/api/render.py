@@ -57,8 +57,9 @@ class RefusalView(msgspec.Struct):
 class SessionView(msgspec.Struct):
     """`nodes` and `ranks` are how many it asks for; where each runs is in `kernels`. `script` is the digest of a stored
     script, whose arguments are then the `command`. `preempted_for` is whom it is being stopped for, or was. `array` is
-    there of an array, `member` of a member of one. `planned_start` is when it starts at the latest, if those who run
-    end by their limits."""
+    there of an array, `member` of a member of one. `continuations` is how often it went on as its command asked for,
+    `most_continuations` how often it may. `planned_start` is when it starts at the latest, if those who run end by
+    their limits."""
 
     id: str
     name: str
@@ -97,6 +98,8 @@ class SessionView(msgspec.Struct):
     array: ArrayPart | None = None
     member: MemberPart | None = None
     prefer: list[str] = []
+    continuations: int = 0
+    most_continuations: int = 0
     planned_start: datetime | None = None
 
 
@@ -242,6 +245,8 @@ def session_view(session: Session, rows: Rows, position: int | None = None) -> S
         preempted_for=session.preempted_for,
         member=member_part(session),
         prefer=[f"{key}={value}" for key, value in spec.prefer],
+        continuations=session.continuations,
+        most_continuations=spec.continuations,
         planned_start=time_or_none(rows.planned.get(session.id)),
     )
 

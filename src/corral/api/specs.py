@@ -22,7 +22,7 @@ from corral.model.resources import (
     parse_gpus,
     parse_memory_mib,
 )
-from corral.model.spec import MAX_SPEC_BYTES, EarlySignal, Mount, OutcomeRule, SessionSpec, validate
+from corral.model.spec import CONTINUATIONS, MAX_SPEC_BYTES, EarlySignal, Mount, OutcomeRule, SessionSpec, validate
 from corral.wire import spec_to_json
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ def spec_of(asked: SessionIn) -> SessionSpec:
             grace_s=30 if asked.grace is None else _given("grace", parse_duration_s, asked.grace),
             early_signal=_signal(asked.signal),
             retries=asked.retries or 0,
+            continuations=CONTINUATIONS if asked.continuations is None else asked.continuations,
             requeue=asked.requeue,
             preemptible=asked.preemptible,
             outcome_rule=OutcomeRule(asked.outcome_rule),

@@ -68,6 +68,7 @@ COURSE = (
     _texts("after", "ID[:ok|:notok|:any]", "Only after another session ended well, not well, or at all"),
     _text("array", "RANGE[%N]", "One member per number: 0-99%8."),
     _count("retries", "Try again this often when it fails by itself."),
+    _count("continuations", "Let it go on this often after exit code 75 or 85; default 1000."),
     _either("requeue", "Whether it may be queued again; default yes."),
     _either("preemptible", "Whether it may be stopped for others; default as its group has it."),
     _text("signal", "SIGNAL[@SECONDS]", "A signal before the time limit: USR1@120."),

@@ -123,7 +123,9 @@ def show_session(one: Record) -> str:
         ("outcome", one["outcome"]), ("exit class", one["exit_class"]), ("exit code", one["exit_code"]),
         ("reason", _why(one["reason"])), ("cause", _why(one["cause"])), ("error", one["error"]),
         *_array(one), ("wanted", one["wanted"]),
-        ("attempt", one["attempt"]), ("again of", one["requeue_of"]), ("kind", one["kind"]),
+        ("attempt", one["attempt"]),
+        ("continuation", _of_at_most(one["continuations"], one["most_continuations"])),
+        ("again of", one["requeue_of"]), ("kind", one["kind"]),
         ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
         ("position", one["position"]), ("prefers", " ".join(one["prefer"])), ("labels", _pairs(one["labels"])),
         ("script", one["script"]),
@@ -134,7 +136,8 @@ def show_session(one: Record) -> str:
         ("planned start", one["planned_start"]), ("started", one["started_at"]), ("ended", one["ended_at"]),
         ("in Slurm", one["slurm_state"]),
         ("preemptible", {True: "yes", False: "no"}.get(one["preemptible"])),
-        ("preempted", one["preemptions"] and f"{one['preemptions']} times"), ("stopped for", one["preempted_for"]),
+        ("preempted", f"{one['preemptions']} times" if one["preemptions"] else None),
+        ("stopped for", one["preempted_for"]),
         *[("waits for", _why(refusal)) for refusal in one["refusals"]],
     ])  # fmt: skip
     if not one["kernels"]:
@@ -143,6 +146,10 @@ def show_session(one: Record) -> str:
     rows = [(one["rank"], one["node"], one["phase"], one["exit_code"], ",".join(one["devices"]), one["token"])
             for one in one["kernels"]]  # fmt: skip
     return f"{facts}\n\n{table(head, rows)}"
+
+
+def _of_at_most(number: int, most: int) -> str | None:
+    return f"{number} of at most {most}" if number else None
 
 
 def _array(one: Record) -> list[tuple[str, object]]:

@@ -17,7 +17,8 @@ from corral.model.spec import VARIABLE
 AS_GIVEN = (
     "name", "project", "group", "profile", "priority", "cpus", "memory", "gpus", "vram", "gpu_arch", "gpu_model",
     "nodes", "ranks_per_node", "exclusive", "prefer", "node", "not_node", "time", "begin", "after", "array", "retries",
-    "requeue", "preemptible", "signal", "grace", "on_node_loss", "outcome_rule", "hold", "image", "runtime", "workdir",
+    "continuations", "requeue", "preemptible", "signal", "grace", "on_node_loss", "outcome_rule", "hold", "image",
+    "runtime", "workdir",
     "env_compat", "interactive", "service", "ready_http", "idle_timeout", "max_lifetime", "right_size",
     "idempotency_key",
 )  # fmt: skip

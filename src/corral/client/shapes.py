@@ -37,6 +37,7 @@ class SessionFields(TypedDict, total=False):
     after: list[str]
     array: str
     retries: int
+    continuations: int
     requeue: bool
     preemptible: bool
     signal: str
@@ -152,6 +153,8 @@ class Session(TypedDict):
     preemptions: int
     preempted_for: str | None
     prefer: list[str]
+    continuations: int
+    most_continuations: int
 
 
 class SessionPage(TypedDict):

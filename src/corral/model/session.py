@@ -150,7 +150,8 @@ class Session(NamedTuple):
     """One row of the ledger. `attempt` numbers the current try from 1; `seq` the last line of its history.
 
     `failures` counts attempts that ended by the user's own fault, `infra_failures` those that did not; only the first
-    are charged to `retries`. `next_check_at` is when the reconciler looks even if nothing happens (SE5).
+    are charged to `retries`. `continuations` counts how often it went on because its command asked for it.
+    `next_check_at` is when the reconciler looks even if nothing happens (SE5).
 
     `preemptions` counts how often it was asked to make way, `preempted_for` names for whom just now; `room_by` is of
     one that others make way for: until then room is being made, and nobody else is stopped for it (docs/protocol.md
@@ -188,6 +189,7 @@ class Session(NamedTuple):
     preemptions: int = 0
     preempted_for: str | None = None
     room_by: float | None = None
+    continuations: int = 0
 
     @property
     def ranks(self) -> int:

@@ -19,6 +19,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024  # Linux: one argument or variable (MAX_ARG_STRL
 MAX_SPEC_BYTES = 1024 * 1024
 MAX_ENTRIES = 1024  # variables, labels, mounts, ports each
 MAX_RETRIES = 1000
+CONTINUATIONS, MAX_CONTINUATIONS = 1000, 9_999
 MOST_PREFERRED = 16  # labels that it would rather have: so that what a node meets of them is one exact number
 MAX_SECONDS = 10 * 365 * 86400
 PRIORITY_LIMIT = 1_000_000
@@ -74,7 +75,7 @@ class SessionSpec:
 
     `script`, `upload` and `bootstrap` are digests (`sha256:…`) of content stored at submit; with a script, `command`
     holds its arguments. `begin` is a text for `model.begin`, `after` are those of `model.dependency`,
-    `array` those indices that `model.array` reads.
+    `array` those indices that `model.indices` reads.
     """
 
     command: tuple[str, ...] = ()
@@ -103,6 +104,7 @@ class SessionSpec:
     grace_s: int = 30
     early_signal: EarlySignal | None = None
     retries: int = 0
+    continuations: int = CONTINUATIONS
     requeue: bool = True
     preemptible: bool | None = None
     on_node_loss: OnNodeLoss = OnNodeLoss.HOLD
@@ -168,6 +170,7 @@ def _validate_times(spec: SessionSpec) -> None:
         _between("time", spec.time_limit_s, 1, MAX_SECONDS)
     _between("grace", spec.grace_s, 0, 86400)
     _between("retries", spec.retries, 0, MAX_RETRIES)
+    _between("continuations", spec.continuations, 0, MAX_CONTINUATIONS)
     if spec.early_signal is not None:
         if spec.early_signal.signal not in WARN_SIGNALS:
             raise Invalid("bad_signal", f"signal {spec.early_signal.signal!r} is not one of {', '.join(WARN_SIGNALS)}")

@@ -33,7 +33,10 @@ from corral.model.spec import OutcomeRule
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: "requeue me"
 EXIT_RESUME = 85  # "checkpointed, resume me"
 MAX_INFRA_FAILURES = 5
-MAX_ATTEMPTS = 10_000  # a command that always asks to be requeued ends here
+GOES_ON = {
+    EXIT_REQUEUE: Why("requeue_asked", "the command asked for it (75)"),
+    EXIT_RESUME: Why("resume_asked", "checkpointed (85)"),
+}
 LAST_BACKOFF_S = 300.0
 SHORT_RUN_S, LAST_ASKED_BACKOFF_S = 10.0, 60.0
 REFUSED = "refused"
@@ -42,7 +45,8 @@ CAUSES = {
     ExitClass.INFRA: Why("setup_failed", "the command could not be set up on its node; the end of its stderr says why"),
 }
 EARLY = "ended_before_ready"
-ASKED = ("requeue_asked", "resume_asked", *(why.value for why in StopFor if why is not StopFor.TIME_LIMIT))
+BY_COMMAND = frozenset(why.code for why in GOES_ON.values())
+ASKED = BY_COMMAND | {why.value for why in StopFor if why is not StopFor.TIME_LIMIT}
 
 # How long each phase may go without news before the reconciler asks the node (B6).
 CHECK_AFTER_S = {
@@ -224,6 +228,7 @@ def _next_attempt(session: Session, verdict: Verdict, now: float) -> Session:
         failures=failures,
         infra_failures=infra_failures,
         refusals=refusals,
+        continuations=session.continuations + int(code in BY_COMMAND),
         not_before=now + wait_s,
         next_check_at=now + (wait_s or CHECK_AFTER_S[Phase.PENDING]),
     )
@@ -246,7 +251,11 @@ def _next_fact(session: Session, kernels: Sequence[Kernel], now: float) -> Seen 
         case Phase.STOPPING:
             if any(kernel.certificate is None for kernel in kernels):
                 return None
-            return Seen(Fact.REQUEUED) if verdict_of(session, kernels).requeue else Seen(Fact.RELEASED)
+            verdict = verdict_of(session, kernels)
+            if not verdict.requeue:
+                return Seen(Fact.RELEASED)
+            asked = verdict.reason is not None and verdict.reason.code in BY_COMMAND
+            return Seen(Fact.REQUEUED, {"continuation": session.continuations + 1} if asked else None)
         case Phase.ENDED:
             return None
 
@@ -337,18 +346,18 @@ def _lost_before(rank: int, kernels: Sequence[Kernel]) -> bool:
 
 
 def _failed_by_result(session: Session, result: Result) -> Verdict:
-    code = result.code
-    if session.wanted is not Wanted.STOP and session.spec.requeue and session.attempt < MAX_ATTEMPTS:
-        if result.exit_code == EXIT_REQUEUE:
-            return Verdict(
-                Outcome.FAILED, ExitClass.USER, code, Why("requeue_asked", "the command asked for it (75)"), None, True
-            )
-        if result.exit_code == EXIT_RESUME:
-            return Verdict(Outcome.FAILED, ExitClass.USER, code, Why("resume_asked", "checkpointed (85)"), None, True)
+    code, asked = result.code, GOES_ON.get(result.exit_code or 0)
+    if session.wanted is Wanted.STOP or not session.spec.requeue:
+        asked = None
+    if asked is not None and session.continuations < session.spec.continuations:
+        return Verdict(Outcome.FAILED, ExitClass.USER, code, asked, None, True)
     spent = session.infra_failures if result.exit_class is ExitClass.INFRA else session.failures
     retry = session.wanted is not Wanted.STOP and spent < session.spec.retries
     reason = None
-    if result.exit_class is ExitClass.TIMEOUT:
+    if asked is not None:
+        reason = Why("continuations_spent", f"it asked to go on ({result.exit_code}) and had as many continuations as "
+                     f"it may, {session.spec.continuations}; --continuations allows more")  # fmt: skip
+    elif result.exit_class is ExitClass.TIMEOUT:
         reason = Why("time_limit", f"the time limit of {session.time_limit_s} s passed")
     return Verdict(Outcome.FAILED, result.exit_class, code, reason, CAUSES.get(result.exit_class), retry)
 

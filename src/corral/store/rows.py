@@ -79,6 +79,7 @@ def session_of(row: Row) -> Session:
         preemptions=row[30],
         preempted_for=row[31],
         room_by=row[32],
+        continuations=row[33],
     )
 
 
@@ -113,6 +114,7 @@ def session_columns(session: Session) -> dict[str, Any]:
         "preemptions": session.preemptions,
         "preempted_for": session.preempted_for,
         "room_by": session.room_by,
+        "continuations": session.continuations,
     }
 
 

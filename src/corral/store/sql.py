@@ -15,7 +15,7 @@ import math
 SESSION_COLUMNS = """id, ordinal, spec, owner, submitted_at, phase, attempt, seq, wanted, grp, priority, time_limit_s,
     outcome, exit_class, exit_code, reason_code, reason_message, cause_code, cause_message, stop_for, phase_at,
     started_at, ended_at, not_before, next_check_at, failures, infra_failures, refusals, requeue_of, error,
-    preemptions, preempted_for, room_by"""
+    preemptions, preempted_for, room_by, continuations"""
 
 KERNEL_COLUMNS = """k.token, k.session, k.attempt, k.rank, k.node, k.node_epoch, k.run_id, k.claimed_version,
     k.stop_asked, k.go, k.accepted_at, k.ready_at, k.port, k.result_at, k.exit_code, k.signal, k.exit_class, k.began,
@@ -193,7 +193,7 @@ UPDATE session SET phase = :phase, attempt = :attempt, seq = :seq, wanted = :wan
     cause_message = :cause_message, stop_for = :stop_for, phase_at = :phase_at, started_at = :started_at,
     ended_at = :ended_at, not_before = :not_before, next_check_at = :next_check_at, failures = :failures,
     infra_failures = :infra_failures, refusals = :refusals, error = NULL, preemptions = :preemptions,
-    preempted_for = :preempted_for, room_by = :room_by,
+    preempted_for = :preempted_for, room_by = :room_by, continuations = :continuations,
     refused = CASE WHEN CAST(:phase AS text) = 'pending' THEN refused END, changed = @change(session)
 WHERE id = :id AND phase = :old_phase AND attempt = :old_attempt AND seq = :old_seq"""
 SET_SPEC = """
