@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from corral.model.faults import Fault
 from corral.ports import CLAIM, MEMBERS, PLACE, SETTLE, Clock, Member, Store, Tx
+from corral.reconcile.agenda import Agenda
 from corral.reconcile.dependencies import Pace
 from corral.reconcile.loop import Loop
 from corral.reconcile.nodes import nodes_pass
@@ -32,12 +33,12 @@ def manager_loops(
     other managers. `claiming`: placing claims at once, and the claims loop is left with what another manager only
     placed. `look_at` is shown each plan."""
     by = f"manager:{member}"
-    picture, pace = Picture(), Pace(clock.mono)
+    picture, pace, agenda = Picture(), Pace(clock.mono), Agenda(clock.mono)
     spread = Spread(member, clock.mono, interval_s)
 
     async def place() -> None:
         try:
-            await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture, pace=pace)
+            await place_pass(store, by, claiming=claiming, look_at=look_at, picture=picture, pace=pace, agenda=agenda)
         except Fault:
             raise
         except Exception:
@@ -45,7 +46,7 @@ def manager_loops(
             raise
 
     def until_turn() -> float:
-        return min(spread.until_tick(), pace.until_due())
+        return min(spread.until_tick(), pace.until_due(), agenda.until_due())
 
     async def claim() -> None:
         await claim_pass(store, by)

@@ -18,12 +18,14 @@ from corral.model.reservation import ReservationRow
 from corral.model.session import Change, Entry, Kernel, Session, Token
 from corral.ports import CLAIM, PLACE, Placement, Reads, Store, Tx
 from corral.reconcile import quotas
+from corral.reconcile.agenda import Agenda
 from corral.reconcile.arrays import unfold_pass
 from corral.reconcile.decide import CHECK_AFTER_S
 from corral.reconcile.dependencies import DECIDED_LIMIT, Pace, settle_dependents
 from corral.reconcile.preempting import drop_old_pins, preempt_all
 from corral.reconcile.promising import NOTHING_AHEAD, Ahead, ahead_of, as_planned, note
 from corral.reconcile.sessions import lock_with_nodes
+from corral.scheduling.ahead.due import next_due
 from corral.scheduling.cycle import cycle, held_by_quota
 from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.kept.picture import Picture
@@ -52,26 +54,33 @@ async def place_pass(
     look_at: Look = no_look,
     picture: Picture | None = None,
     pace: Pace | None = None,
+    agenda: Agenda | None = None,
 ) -> int:
     """One pass: how many sessions were placed. Hints itself when there is more to do. `claiming`: what is placed is
     claimed in the same transaction, which spares a second one. `look_at` is shown each plan and what it was made of.
     `picture` is what the passes before this one have seen; without it everything is read anew. `pace` says when to look
-    at those who wait for others; without it in each pass."""
+    at those who wait for others; without it in each pass. `agenda` is told when there is to be another one."""
     await unfold_pass(store, by)
     snapshot, decided = await store.read("scheduling snapshot", lambda reads: _look(reads, picture, pace))
+    agenda = agenda or Agenda()
+    agenda.saw(snapshot.now, math.inf if picture is None else picture.next_begin)
     if decided:
         await store.tx("settle dependents", lambda tx: settle_dependents(tx, decided, by))
     await drop_old_pins(store, snapshot.pins, snapshot.now)
-    if not snapshot.waiting or (picture is not None and picture.is_settled):
+    if not snapshot.waiting:
+        agenda.comes_due(math.inf)
+        return 0
+    if picture is not None and picture.is_settled:
         return 0
     plan = cycle(snapshot, fleet=None if picture is None else picture.fleet)
     look_at(snapshot, plan)
+    due = agenda.comes_due(next_due(snapshot, plan))
     told = new_refusals(snapshot, plan, None if picture is None else picture.told)
     ahead = ahead_of(snapshot, plan)
     placed = 0
     writes = bool(plan.placements or told or ahead.writes)
     if picture is not None and not (writes or plan.preemptions or plan.more):
-        picture.settle()
+        picture.settle(due)
     if writes:
         placed = await store.tx("place", lambda tx: commit(tx, plan, told, by, claiming=claiming, ahead=ahead))
     await preempt_all(store, plan.preemptions, by)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from corral.scheduling.policies.order import Need
-from corral.scheduling.snapshot import Waiting
+from corral.scheduling.snapshot import Running, Waiting
 
 MOST_CHOSEN = 4  # answers that are remembered, for as many questions; how many are asked for changes with the room
 PARTS = frozenset({Need.OWNER, Need.PROJECT, Need.PRIORITY})
@@ -27,13 +27,13 @@ class Line:
         if not self.members or self.members[-1].ordinal < one.ordinal:
             self.members.append(one)
         else:
-            insort(self.members, one, key=_ordinal)
+            insort(self.members, one, key=ordinal_of)
         if one.refused is not None or one.room_by is not None:
             self._told[one.id] = one
         self._chosen.clear()
 
     def remove(self, one: Waiting) -> None:
-        del self.members[bisect_left(self.members, one.ordinal, key=_ordinal)]
+        del self.members[bisect_left(self.members, one.ordinal, key=ordinal_of)]
         self._told.pop(one.id, None)
         self._chosen.clear()
 
@@ -84,7 +84,7 @@ class Line:
                 yield one
 
 
-def _ordinal(one: Waiting) -> int:
+def ordinal_of(one: Waiting | Running) -> int:
     return one.ordinal
 
 

@@ -13,6 +13,7 @@ changes are read: `store.changes`.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from corral.model.quota import NO_QUOTAS, TIME, Quotas
 from corral.scheduling.cycle import MAX_PLACEMENTS
 from corral.scheduling.demand import Expected
 from corral.scheduling.fleet import Fleet
-from corral.scheduling.kept.line import Line
+from corral.scheduling.kept.line import Line, ordinal_of
 from corral.scheduling.kept.telling import Told
 from corral.scheduling.ordering import groups_of, home_of
 from corral.scheduling.policies.group_options import group_options, preempts
@@ -92,7 +93,7 @@ class Picture:
         self._asked: tuple[object, ...] = ()  # what the last line hangs on beside
         self._shown: tuple[list[Waiting], list[str]] = ([], [])
         self._settled: tuple[object, ...] | None = None
-        self._settled_at = 0.0
+        self._quiet = (0.0, 0.0)  # from when till when nothing comes of a pass
         self._shown_at: dict[Shape, float] = {}  # when those were last shown that are too many to be shown in each pass
 
     # what changed
@@ -162,10 +163,10 @@ class Picture:
 
     def _hold_room(self, running: Sequence[Running]) -> None:
         if len(running) > len(self._running):
-            self._running_in_order = sorted((*self._running_in_order, *running), key=_ordinal)
+            self._running_in_order = sorted((*self._running_in_order, *running), key=ordinal_of)
         else:
             for one in running:
-                insort(self._running_in_order, one, key=_ordinal)
+                insort(self._running_in_order, one, key=ordinal_of)
         for one in running:
             self._running[one.id] = one
             self._expected.holds_room(one.shape)
@@ -173,7 +174,7 @@ class Picture:
     def _leave(self, id_: str, *, is_over: bool = True) -> None:
         ran = self._running.pop(id_, None)
         if ran is not None:
-            del self._running_in_order[bisect_left(self._running_in_order, ran.ordinal, key=_ordinal)]
+            del self._running_in_order[bisect_left(self._running_in_order, ran.ordinal, key=ordinal_of)]
             self._expected.gave_room_back(ran.shape, is_over=is_over)
         one = self._standing.pop(id_, None)
         self._opens.pop(id_, None)
@@ -228,7 +229,7 @@ class Picture:
     @property
     def waiting(self) -> list[Waiting]:
         """All that stand in line, oldest first."""
-        return sorted(self._standing.values(), key=_ordinal)
+        return sorted(self._standing.values(), key=ordinal_of)
 
     def running(self, groups: Sequence[str]) -> tuple[Running, ...]:
         """Those who hold room in these groups, oldest first."""
@@ -280,16 +281,21 @@ class Picture:
             self._shown = self._line(fleet, groups, ids, quotas, len(reserved) > 0)
         return self._shown
 
-    def settle(self) -> None:
-        """Nothing came of the pass that saw the last line."""
+    def settle(self, until: float = math.inf) -> None:
+        """Nothing came of the pass that saw the last line, and nothing will before then."""
         if self._fleet is not None:
-            self._settled, self._settled_at = (self._version, self._fleet.stamp, self._asked), self._now
+            self._settled = (self._version, self._fleet.stamp, self._asked)
+            self._quiet = self._now, min(until, self._now + QUIET_S)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is new since a pass of which nothing came, and that was a moment ago: what hangs on the time
-        alone may wait so long."""
-        return self._settled is not None and 0 <= self._now - self._settled_at < QUIET_S
+        """Whether nothing is new since a pass of which nothing came, and that was a moment ago."""
+        return self._settled is not None and self._quiet[0] <= self._now < self._quiet[1]
+
+    @property
+    def next_begin(self) -> float:
+        """No session's time to begin comes before."""
+        return self._later[0][0] if self._later else math.inf
 
     def _line(
         self, fleet: Fleet, groups: Mapping[str, ResourceGroup], also: Iterable[str], quotas: Quotas, reserved: bool
@@ -331,7 +337,7 @@ class Picture:
         """While pass after pass places some, the oldest are enough for one; the others are in the next."""
         if not self._flows or sum(map(len, fitting)) <= MOST_OLDEST:
             return fitting
-        merged = heapq.merge(*fitting, key=_ordinal)
+        merged = heapq.merge(*fitting, key=ordinal_of)
         oldest = list(islice(merged, MOST_OLDEST))
         last_read.append(next(merged).id)
         return [oldest]
@@ -391,7 +397,3 @@ def _seen(node: Node) -> tuple[object, ...]:
     size = (node.cpu_milli, node.memory_mib, node.cpu_used_milli, node.memory_used_mib)
     what = (node.group, node.state, node.schedulable, node.epoch, node.run_id, node.backoff_until)
     return (*size, *what, node.labels, node.runtimes)
-
-
-def _ordinal(one: Waiting | Running) -> int:
-    return one.ordinal
