@@ -70,7 +70,7 @@ def test_a_policy_that_kept_the_manager_is_named(database: Path) -> None:
     assert found["ok"], "it is a warning"
     (finding,) = found["findings"]
     assert (finding["code"], finding["subject"]) == ("policy_slow", "order policy mine of group gpu")
-    assert "for 12 s in one pass" in finding["message"]
+    assert "for 12s in one pass" in finding["message"]
 
 
 def test_a_loop_that_is_ill_is_named() -> None:

@@ -15,6 +15,7 @@ from corral.api.waits import dependency_refusals, own_refusals
 from corral.model.lifecycle import Fact, Phase
 from corral.model.node import NodeState
 from corral.model.session import Kernel, Session
+from corral.model.wording import span
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.reconcile.quotas import as_waiting
@@ -164,7 +165,7 @@ def _away(reads: Reads, kernels: Sequence[Kernel]) -> list[RefusalView]:
     return [
         RefusalView(
             "node_unreachable",
-            f"node {name} has not been heard for {reads.now - node.seen_at:.0f} s: what became of rank "
+            f"node {name} has not been heard for {span(reads.now - node.seen_at)}: what became of rank "
             f"{', '.join(map(str, ranks[name][:8]))} is known once it is back, or `corral node confirm-dead {name}`",
             {"ranks": len(ranks[name])},
         )

@@ -18,6 +18,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from corral.model.faults import Fault, NotFound, Unavailable
+from corral.model.wording import span
 from corral.ports import Ids, Store
 from corral.wire import StreamOrder
 
@@ -120,7 +121,7 @@ async def _dialled(reader: Reader, wait_s: float, node: str) -> None:
             await reader.dialled.wait()
     except TimeoutError:
         raise Unavailable(
-            "node_unreachable", f"node {node} did not answer within {wait_s:.0f} s; its logs are there when it is back",
+            "node_unreachable", f"node {node} did not answer within {span(wait_s)}; its logs are there when it is back",
             subject=node,
         ) from None  # fmt: skip
 

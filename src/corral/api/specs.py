@@ -23,6 +23,7 @@ from corral.model.resources import (
     parse_memory_mib,
 )
 from corral.model.spec import CONTINUATIONS, MAX_SPEC_BYTES, EarlySignal, Mount, OutcomeRule, SessionSpec, validate
+from corral.model.wording import length
 from corral.wire import spec_to_json
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def time_limit_of(value: Amount | None) -> int | None:
     """The time limit of an update; `Invalid` when it is none."""
     seconds = _amount("time", parse_duration_s, value)
     if seconds is not None and not 1 <= seconds <= 10 * 365 * 86400:
-        raise Invalid("out_of_range", f"time is {seconds} s; it must be between 1 s and ten years")
+        raise Invalid("out_of_range", f"time is {length(seconds)}; it must be between 1s and ten years")
     return seconds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from corral.api.membership import turn_refusals
@@ -12,6 +11,7 @@ from corral.model.dependency import is_met
 from corral.model.lifecycle import Phase, Wanted
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
+from corral.model.wording import instant, span
 from corral.ports import DependencyRow, Reads
 from corral.reconcile.quotas import held_back
 
@@ -58,7 +58,7 @@ def own_refusals(session: Session, now: float) -> list[dict[str, Any]]:
     if begins := begin_refusal(session, now):
         found.append(begins)
     elif session.not_before > now:
-        message = f"it is tried again in {session.not_before - now:.0f} s"
+        message = f"it is tried again in {span(session.not_before - now)}"
         found.append({"code": "backing_off", "message": message, "counts": {}})
     if session.error is not None:
         found.append({"code": "broken", "message": f"its record is broken: {session.error}", "counts": {}})
@@ -99,5 +99,5 @@ def begin_refusal(session: Session, now: float) -> dict[str, Any] | None:
 
 
 def begin_message(at: float, now: float) -> dict[str, Any]:
-    message = f"it may begin at {datetime.fromtimestamp(at, UTC).isoformat(timespec='seconds')}, in {at - now:.0f} s"
+    message = f"it may begin at {instant(at)}, in {span(at - now)}"
     return {"code": "begin_not_reached", "message": message, "counts": {}}

@@ -37,6 +37,8 @@ def _moment(text: str, option: str) -> float:
             return max(0.0, moment.timestamp())
     except (ValueError, OverflowError):
         pass
+    if text.startswith("-"):
+        raise _bad(text, f"that is in the past; a time ahead is written like +2h, and now without {option}", option)
     raise _bad(text, "write a time with its offset like 2026-12-01T18:00+01:00, or +2h", option)
 
 

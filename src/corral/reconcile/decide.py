@@ -29,6 +29,7 @@ from corral.model.session import (
     Why,
 )
 from corral.model.spec import OutcomeRule
+from corral.model.wording import length
 
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: "requeue me"
 EXIT_RESUME = 85  # "checkpointed, resume me"
@@ -358,7 +359,7 @@ def _failed_by_result(session: Session, result: Result) -> Verdict:
         reason = Why("continuations_spent", f"it asked to go on ({result.exit_code}) and had as many continuations as "
                      f"it may, {session.spec.continuations}; --continuations allows more")  # fmt: skip
     elif result.exit_class is ExitClass.TIMEOUT:
-        reason = Why("time_limit", f"the time limit of {session.time_limit_s} s passed")
+        reason = Why("time_limit", f"the time limit of {length(session.time_limit_s or 0)} passed")
     return Verdict(Outcome.FAILED, result.exit_class, code, reason, CAUSES.get(result.exit_class), retry)
 
 

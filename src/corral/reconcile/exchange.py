@@ -13,6 +13,7 @@ from corral.model.faults import Invalid, Refused
 from corral.model.node import Node, ResourceGroup
 from corral.model.session import Certificate, FactKind, KernelFact
 from corral.model.spec import NAME
+from corral.model.wording import span
 from corral.ports import PLACE, Tx
 from corral.reconcile import groups
 from corral.reconcile.decide import judge
@@ -91,7 +92,7 @@ def _next_epoch(tx: Tx, registration: wire.Registration, before: Node | None) ->
     if not same and tx.now - before.seen_at < NODE_TIMEOUT_S:  # a copy of a machine that answers is not that machine
         raise Refused(
             "identity_in_use",
-            f"another agent holds the name {before.name} (heard {tx.now - before.seen_at:.0f} s ago); "
+            f"another agent holds the name {before.name} (heard {span(tx.now - before.seen_at)} ago); "
             "stop it, or give this one another --name",
             subject=before.name,
         )

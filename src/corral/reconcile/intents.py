@@ -16,6 +16,7 @@ from corral.model.lifecycle import Phase, Wanted
 from corral.model.node import NodeState
 from corral.model.session import Certificate, Entry, Session, StopFor
 from corral.model.spec import UNREADABLE
+from corral.model.wording import span
 from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile import arrays, quotas
 from corral.reconcile.groups import no_such_group
@@ -188,7 +189,7 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
     silent_s = tx.now - found.seen_at
     if found.state is not NodeState.UNREACHABLE or silent_s < CONFIRM_AFTER_S:
         raise Refused(
-            "node_alive", f"node {node} was heard {silent_s:.0f} s ago; only a silent node can be confirmed dead"
+            "node_alive", f"node {node} was heard {span(silent_s)} ago; only a silent node can be confirmed dead"
         )
     kernels = [kernel for group in tx.kernels(ids).values() for kernel in group]
     dead = [kernel.token for kernel in kernels if kernel.node == node and kernel.certificate is None]

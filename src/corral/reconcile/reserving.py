@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from corral.model.faults import NotFound, Refused
 from corral.model.reservation import LONGEST_SHOWN, AskedReservation, ReservationRow, checked, span
+from corral.model.wording import number_of
 from corral.ports import PLACE, Reads, Tx
 from corral.scheduling.reserving import is_for, moment
 from corral.scheduling.snapshot import Running
@@ -90,7 +91,7 @@ def _candidates(tx: Tx, asked: AskedReservation) -> list[str]:
         listed = sorted(node.name for node in tx.nodes().values() if node.group == asked.group)
         wanted = 1 if asked.count is None else asked.count
         if len(listed) < wanted:
-            raise Refused("not_enough_nodes", f"group {asked.group} has {len(listed)} nodes, not {wanted}",
+            raise Refused("not_enough_nodes", f"group {asked.group} has {number_of(len(listed), 'node')}, not {wanted}",
                           subject=asked.group)  # fmt: skip
         return listed
     names = sorted(set(asked.nodes))
@@ -110,8 +111,9 @@ def _chosen(
     taken = {name for one in met for name in one.nodes}
     free = [name for name in candidates if name not in taken]
     if len(free) < asked.count:
-        raise Refused("reserved", f"of group {asked.group} {len(free)} nodes are not reserved then, "
-                      f"and {asked.count} were asked for", subject=asked.name)  # fmt: skip
+        left = number_of(len(free), "node is", "nodes are")
+        raise Refused("reserved", f"of group {asked.group} {left} not reserved then, and {asked.count} were asked for",
+                      subject=asked.name)  # fmt: skip
     in_the_way = dict.fromkeys(free, 0)
     for run in tx.running([asked.group]):
         if run.ends_at is None or run.ends_at > starts_at:

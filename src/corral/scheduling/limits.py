@@ -27,6 +27,7 @@ from corral.model.quota import (
     used_under,
 )
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.model.wording import length, number_of
 from corral.scheduling.engine.room import excluded, share_of, suits
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
@@ -129,11 +130,11 @@ class TimeAsked:
         for quota, bucket in self._use.quotas.of(asking.claimant):
             limit = quota.limits.get(TIME)
             if limit is not None and (asking.time_limit_s is None or asking.time_limit_s > limit):
-                has = "has no time limit" if asking.time_limit_s is None else f"may take {asking.time_limit_s} s"
+                has = "has no time limit" if asking.time_limit_s is None else f"may take {length(asking.time_limit_s)}"
                 yield Refusal(
                     "quota_time",
-                    f"quota {quota.name}: a session of {quota.whose(bucket)} may take {limit} s, this one {has}; "
-                    f"give --time {limit}s or less",
+                    f"quota {quota.name}: a session of {quota.whose(bucket)} may take {length(limit)}, this one {has}; "
+                    f"give --time {length(limit)} or less",
                     {"limit": limit, "asked": asking.time_limit_s or 0},
                 )
 
@@ -313,12 +314,12 @@ def amount_shown(name: str, value: int) -> str:
     """As people write it."""
     match name:
         case "cpu_milli":
-            return f"{value / 1000:g} CPUs"
+            return number_of(value / 1000, "CPU")
         case "memory_mib":
             return f"{value} MiB of memory"
         case "gpu_milli":
-            return f"{value / WHOLE_GPU_MILLI:g} GPUs"
+            return number_of(value / WHOLE_GPU_MILLI, "GPU")
         case "vram_mib":
             return f"{value} MiB of GPU memory"
         case _:
-            return f"{value} session{'' if value == 1 else 's'}"
+            return number_of(value, "session")

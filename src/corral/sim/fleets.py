@@ -10,6 +10,7 @@ from typing import NamedTuple
 from corral.model.faults import Invalid
 from corral.model.node import Device, Node, NodeState
 from corral.model.resources import SimulatedGpu, parse_cpu_milli, parse_fleet, parse_memory_mib
+from corral.model.wording import number_of
 from corral.sim.files import Row, rows
 
 MOST_NODES = 100_000
@@ -76,6 +77,9 @@ def _kind(part: str) -> tuple[int, int, int, tuple[SimulatedGpu, ...]]:
         if not cpus and "x" in word:
             gpus += parse_fleet(word)
             continue
+        if word.isdecimal():
+            which = f"GPUs, like {found[1]}x{word}xA100:80GB, or CPUs, like {found[1]}x{word}cpus"
+            raise Invalid("bad_fleet", f"{part!r}: {word} of what? Say which {which}")
         what = "CPUs" if cpus else "memory"
         if what in rest:
             raise Invalid("bad_fleet", f"{part!r} says the {what} of a node twice")
@@ -114,7 +118,8 @@ def _gpus(row: Row) -> tuple[SimulatedGpu, ...]:
 
 def _bounded(nodes: int, devices: int) -> None:
     if nodes > MOST_NODES or devices > MOST_DEVICES:
-        raise Invalid("bad_fleet", f"{nodes} nodes with {devices} GPUs: at most {MOST_NODES} and {MOST_DEVICES}")
+        asked = f"{number_of(nodes, 'node')} with {number_of(devices, 'GPU')}"
+        raise Invalid("bad_fleet", f"{asked}: at most {MOST_NODES} and {MOST_DEVICES}")
 
 
 def _node(name: str, cpu_milli: int, memory_mib: int) -> Node:

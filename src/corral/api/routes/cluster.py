@@ -16,6 +16,7 @@ from corral.api.render import DeviceView, ForeignView, NodeView, device_view, fo
 from corral.model.faults import NotFound
 from corral.model.invariants import check, gather
 from corral.model.node import NodeState
+from corral.model.wording import number_of, span
 from corral.ports import Foreign, Reads
 from corral.reconcile import intents
 from corral.reconcile.loop import LoopHealth
@@ -116,7 +117,7 @@ async def doctor(here: Here) -> Response:
         unread = {row["id"] for row in tables["array"]} - reads.arrays([row["id"] for row in tables["array"]]).keys()
         found += [Finding("error", BROKEN, id_, f"the record of array {id_} cannot be read") for id_ in sorted(unread)]
         found += [
-            Finding("warning", "node_unreachable", one.name, f"not heard for {reads.now - one.seen_at:.0f} s")
+            Finding("warning", "node_unreachable", one.name, f"not heard for {span(reads.now - one.seen_at)}")
             for one in reads.nodes().values()
             if one.state is not NodeState.UP
         ]
@@ -127,7 +128,7 @@ async def doctor(here: Here) -> Response:
     findings += loop_findings(here.loops(), here.clock.mono())
     findings += [
         Finding("warning", "policy_slow", name,
-                f"it kept this manager for {seconds:.0f} s in one pass; nobody is placed, or answered, while it works")
+                f"it kept this manager for {span(seconds)} in one pass; nobody is placed, or answered, while it works")
         for name, seconds in sorted(here.slow_policies.items())
     ]  # fmt: skip
     return respond(DoctorView(not any(one.severity == "error" for one in findings), findings, checked))
@@ -145,7 +146,7 @@ def _foreign_finding(one: Foreign, now: float) -> Finding:
     return Finding(
         "warning", "foreign_launch", one.token,
         f"node {one.node} has a launch that the ledger does not know, or had given up (reported "
-        f"{now - one.seen_at:.0f} s ago); it holds no room here and is never killed from here: look at it on that "
+        f"{span(now - one.seen_at)} ago); it holds no room here and is never killed from here: look at it on that "
         "node and end it by hand",
     )  # fmt: skip
 
@@ -157,13 +158,13 @@ def loop_findings(loops: Sequence[LoopHealth], now: float) -> list[Finding]:
 
 def _ill(loop: LoopHealth, now: float) -> Iterator[tuple[str, str]]:
     if not loop.running:
-        yield "loop_stopped", f"the loop does not run; it was started again {loop.restarts} times"
+        yield "loop_stopped", f"the loop does not run; it was started again {number_of(loop.restarts, 'time')}"
     elif loop.last_success_at is None:
         if loop.errors:
             yield "loop_failing", f"no pass has succeeded yet; last error: {loop.last_error}"
     elif now - loop.last_success_at > loop.sweep_s * OVERDUE_SWEEPS + GRACE_S:
         error = f"; last error: {loop.last_error}" if loop.last_error else ""
-        yield "loop_overdue", f"last success {now - loop.last_success_at:.0f} s ago{error}"
+        yield "loop_overdue", f"last success {span(now - loop.last_success_at)} ago{error}"
 
 
 def _plain(name: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from corral.model.node import ResourceGroup
 from corral.model.quota import TIME, Claimant, Quota
+from corral.model.wording import span
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explaining.course import quotas_counting, start_in_course
 from corral.scheduling.limits import Admission
@@ -93,7 +94,7 @@ def estimate(
         return Estimate(latest, *_basis(False), latest)
     if lately.gap_s is not None and position is not None:
         return Estimate(snapshot.now + position * lately.gap_s, "pace",
-                        f"{position - 1} are before it, and lately one started every {lately.gap_s:.0f} s")  # fmt: skip
+                        f"{position - 1} are before it, and lately one started every {span(lately.gap_s)}")  # fmt: skip
     return None
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
+from corral.model.wording import instant
 from corral.scheduling.limits import Admission
 from corral.scheduling.ordering import groups_of
 from corral.scheduling.plan import Plan, Preemption, Refusal
@@ -94,7 +94,7 @@ class _Turns:
 
 def being_made(victims: int, room_by: float) -> Refusal:
     """What a session is told that others stop for."""
-    by = datetime.fromtimestamp(room_by, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    by = instant(room_by)
     if not victims:
         return Refusal(UNDER_WAY, f"room was freed for it, and is kept beyond {by}", {"sessions": 0})
     who = "1 session stops" if victims == 1 else f"{victims} sessions stop"
