@@ -188,17 +188,18 @@ def a_shape(**changes) -> Shape:
     return shape_of(SessionSpec(command=("x",), resources=Resources(1000, 64), **changes))
 
 
-@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 8), st.data())
-def test_a_log_knows_every_row_that_changed_however_long_ago(changed: list[int], most: int, data) -> None:
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 8), st.integers(1, 5), st.data())
+def test_a_log_knows_every_row_that_changed_however_long_ago(changed: list[int], most: int, at_once: int, data) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_module, "MOST_RECENT", most)
+        patch.setattr(pool_module, "AT_ONCE", at_once)
         log = Log(10)
         for row in changed:
             log.note(row)
             assert log.few_since(log.stamp - 1) in ([row], None)
-    assert log.stamp == len(changed)
-    stamp = data.draw(st.integers(-1, len(changed)))
-    rows, expected = log.since(stamp), set(changed[max(stamp, 0) :])
+        assert log.stamp == len(changed)
+        stamp = data.draw(st.integers(-1, len(changed)))
+        rows, expected = log.since(stamp), set(changed[max(stamp, 0) :])
     if isinstance(rows, slice):
         assert stamp < 0 or len(expected) > 5
     else:

@@ -339,6 +339,8 @@ class _Group:
         return tuple(place for row in rows for place in self._ranks(row, standing, self.scorer))
 
     def _without(self, scores: Floats, avoided: Collection[str]) -> Floats:
+        if not avoided:
+            return scores
         rows = [self.pool.row_of[name] for name in avoided if name in self.pool.row_of]
         if rows:
             scores = scores.copy()
@@ -354,13 +356,9 @@ class _Group:
             self._scored[standing] = None
             scores = standing.begin_scores()
         if standing.scored_at != stamp:
-            rows = self.pool.changed_since(standing.scored_at)
-            fits = standing.fits(rows)
-            fitting = rows[fits] if isinstance(rows, np.ndarray) else np.flatnonzero(fits)
-            if len(fitting) < len(fits):
+            rows, fitting = standing.changed_and_fitting(standing.scored_at)
+            if fitting is not rows:
                 scores[rows] = -np.inf
-            elif isinstance(rows, np.ndarray):
-                fitting = rows
             if len(fitting):
                 scores[fitting] = self._score(fitting, standing.shape, scorer)
             standing.scored_at = stamp
@@ -397,8 +395,7 @@ class _Group:
                 Grant(devices[column].uuid, WHOLE_GPU_MILLI, devices[column].capacity_mib) for column in columns
             )
         column = columns[0] if len(columns) == 1 else scorer.device(row, columns, standing.shape)
-        vram = int(need.vram_mib[self.pool.kind[row, column]])
-        return (Grant(devices[column].uuid, need.share_milli, vram),)
+        return (Grant(devices[column].uuid, need.share_milli, standing.vram_on(row, column)),)
 
 
 def _make_room(kept: dict[Standing, None], most: int, forget: Callable[[Standing], None]) -> None:

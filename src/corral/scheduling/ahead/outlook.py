@@ -278,9 +278,9 @@ def _nearness(standing: Standing, rows: Rows) -> NDArray[np.float64]:
     near = (room[:, :DEVICES] / np.maximum(wanted, 1)).clip(0, 1).min(axis=1, where=wanted > 0, initial=1.0)
     if need.gpus < 0:
         return near
-    _, share, vram = pool.free(rows)
+    _, share, vram = pool.columns(rows)
     suited = need.vram_mib[pool.kinds_of(rows)] < np.iinfo(np.int64).max // 4
-    usable = (suited & (share >= need.share_milli) & (vram >= need.vram_mib[pool.kinds_of(rows)])).sum(axis=1)
+    usable = (suited & (share >= need.share_milli) & (vram >= need.vram_mib[pool.kinds_of(rows)])).sum(axis=0)
     return np.minimum(near, (usable / (max(need.gpus, 1) * ranks)).clip(0, 1))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest
-from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows
+from corral.scheduling.engine.pool import CPU, DEVICES, FEW, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, Rows, number
 from corral.scheduling.engine.room import MESSAGES, excluded
 from corral.scheduling.snapshot import Shape
 
@@ -25,13 +25,19 @@ Codes = NDArray[np.int8]
 
 
 class Need(NamedTuple):
-    """One rank's demand in a pool. `vram_mib` is what a device of each kind must have free; UNBOUNDED if unsuitable."""
+    """One rank's demand in a pool. `vram_mib` is what a device of each kind must have free; UNBOUNDED if unsuitable.
+    `any_vram_mib` is the same where it is one amount for all kinds, and what is no device is told by its share."""
 
     cpu_milli: int
     memory_mib: int
     share_milli: int
     vram_mib: Ints
     gpus: int  # whole ones; 0 for a share; -1 for none
+    any_vram_mib: Ints | None
+
+    def vram_on(self, pool: Pool, rows: Rows | slice) -> Ints:
+        """What each of these rows' devices must have free."""
+        return self.vram_mib.take(pool.kinds_of(rows)) if self.any_vram_mib is None else self.any_vram_mib
 
     @property
     def whole(self) -> bool:
@@ -41,11 +47,13 @@ class Need(NamedTuple):
 def need_of(shape: Shape, pool: Pool) -> Need:
     gpu, cpu_milli, memory_mib = shape.resources.gpu, max(1, shape.resources.cpu_milli), shape.resources.memory_mib
     if gpu is None:
-        return Need(cpu_milli, memory_mib, 0, np.zeros(0, np.int64), -1)
+        return Need(cpu_milli, memory_mib, 0, np.zeros(0, np.int64), -1, None)
     vram = [vram_needed(gpu, model, arch, capacity) for model, arch, capacity in pool.kinds]
     vram[NO_DEVICE] = UNBOUNDED
     count = gpu.count if gpu.whole else 0
-    return Need(cpu_milli, memory_mib, gpu.share_milli, np.array(vram, np.int64), count)
+    amounts = set(vram[NO_DEVICE + 1 :])
+    any_vram_mib = number(amounts.pop()) if len(amounts) == 1 and gpu.share_milli > 0 else None
+    return Need(cpu_milli, memory_mib, gpu.share_milli, np.array(vram, np.int64), count, any_vram_mib)
 
 
 def vram_needed(gpu: GpuRequest, model: str, arch: str | None, capacity_mib: int) -> int:
@@ -67,8 +75,12 @@ class Bars:
         self._pool = pool
         self._shape = shape
         self.codes = barred(pool, shape, now)
-        self.open: Flags = self.codes == 0
+        self._open()
         self._at = pool.bar_changes.stamp
+
+    def _open(self) -> None:
+        self.open: Flags = self.codes == 0
+        self.all_open = bool(self.open.all())
 
     def refresh(self, now: float) -> None:
         log = self._pool.bar_changes
@@ -82,7 +94,7 @@ class Bars:
             for row in changed:
                 why = excluded(self._pool.nodes[row], self._shape, now)
                 self.codes[row] = 0 if why is None else CODE_OF[why]
-        self.open = self.codes == 0
+        self._open()
         self._at = log.stamp
 
 
@@ -102,6 +114,8 @@ class Standing:
         self.scored_at = -1
         self.nowhere_at = -1
         self._vram: list[int] = self.need.vram_mib.tolist()
+        self._cpu, self._memory = number(self.need.cpu_milli), number(self.need.memory_mib)
+        self._share = number(self.need.share_milli)
         self._codes: Codes = np.zeros(0, np.int8)
         self._coded_at = -1
         self._counts: list[int] = []
@@ -122,12 +136,19 @@ class Standing:
 
     def fitting_since(self, stamp: int) -> Rows:
         """Of the rows that changed since then, those that fit."""
-        few = self.pool.changes.few_since(stamp) if self._simple else None
-        if few is not None:
-            return np.array([row for row in few if self._code_of(row) == 0], np.intp)
+        return self.changed_and_fitting(stamp)[1]
+
+    def changed_and_fitting(self, stamp: int) -> tuple[Rows | slice, Rows]:
+        """The rows that changed since then, and those of them that fit; one and the same array if all do."""
         rows = self.pool.changed_since(stamp)
-        fitting = np.flatnonzero(self.fits(rows))
-        return rows[fitting] if isinstance(rows, np.ndarray) else fitting
+        if isinstance(rows, slice):
+            return rows, np.flatnonzero(self.fits(rows))
+        if self._simple and len(rows) <= FEW:
+            changed: list[int] = rows.tolist()
+            fitting = np.array([row for row in changed if self._code_of(row) == 0], np.intp)
+        else:
+            fitting = rows[self.fits(rows)]
+        return rows, rows if len(fitting) == len(rows) else fitting
 
     def most_on(self, row: int) -> int:
         """No more sessions than this find their ranks for one node here."""
@@ -146,9 +167,14 @@ class Standing:
         if not self._simple:
             return self._judge(rows) == 0
         need = self.need
-        room = self.pool.free(rows)[0]
-        fits = self.bars.open[rows] & (room[:, CPU] >= need.cpu_milli) & (room[:, MEMORY] >= need.memory_mib)
-        return fits if need.gpus < 0 else fits & self._gpus_fit(rows)
+        room = self.pool.columns(rows)[0]
+        fits = room[CPU] >= self._cpu
+        fits &= room[MEMORY] >= self._memory
+        if need.gpus >= 0:
+            fits &= self._gpus_fit(rows)
+        if not self.bars.all_open:
+            fits &= self.bars.open[rows]
+        return fits
 
     def _code_of(self, row: int) -> int:
         """`_judge_one` of a single row, in plain Python."""
@@ -169,20 +195,21 @@ class Standing:
     def _gpus_fit(self, rows: Rows | slice) -> Flags:
         """Whether one rank finds its GPUs."""
         need, pool = self.need, self.pool
-        _, share, vram = pool.free(rows)
-        usable = (share >= need.share_milli) & (vram >= need.vram_mib.take(pool.kinds_of(rows)))
-        return usable.sum(axis=1) >= max(need.gpus, 1)
+        _, share, vram = pool.columns(rows)
+        usable = share >= self._share
+        usable &= vram >= need.vram_on(pool, rows)
+        return np.logical_or.reduce(usable, axis=0) if need.gpus <= 1 else usable.sum(axis=0) >= need.gpus
+
+    def vram_on(self, row: int, column: int) -> int:
+        """What a rank holds of the memory of one device."""
+        return self._vram[self.pool.kinds_on(row)[column]]
 
     def usable(self, row: int) -> list[int]:
         """The columns of one node with room enough for a rank's share, or for one of its whole GPUs."""
-        need, pool = self.need, self.pool
-        room, width = pool.room_of(row), pool.width
-        columns: list[int] = []
-        for column, kind in enumerate(pool.kinds_on(row)):
-            share, vram = room[DEVICES + column], room[DEVICES + width + column]
-            if share >= need.share_milli and vram >= self._vram[kind]:
-                columns.append(column)
-        return columns
+        pool, least, needed = self.pool, self.need.share_milli, self._vram
+        room, memory = pool.room_of(row), DEVICES + pool.width
+        free = zip(room[DEVICES:memory], room[memory:], pool.kinds_on(row), strict=True)
+        return [column for column, (share, vram, kind) in enumerate(free) if share >= least and vram >= needed[kind]]
 
     def reasons(self) -> Counter[str]:
         """How many nodes give each answer, FITS among them."""
@@ -221,12 +248,12 @@ class Standing:
 
     def _judge_one(self, rows: Rows | slice) -> Codes:
         """The same as `_judge` for one rank, which may share the node: in fewer steps."""
-        need, room = self.need, self.pool.free(rows)[0]
-        codes = np.zeros(len(room), np.int8)
+        need, room = self.need, self.pool.columns(rows)[0]
+        codes = np.zeros(room.shape[1], np.int8)
         if need.gpus >= 0:
             codes[:] = np.where(self._gpus_fit(rows), 0, self._gpu_codes(rows))
-        codes[room[:, MEMORY] < need.memory_mib] = CODE_OF["not_enough_memory"]
-        codes[room[:, CPU] < need.cpu_milli] = CODE_OF["not_enough_cpus"]
+        codes[room[MEMORY] < need.memory_mib] = CODE_OF["not_enough_memory"]
+        codes[room[CPU] < need.cpu_milli] = CODE_OF["not_enough_cpus"]
         barred = self.bars.codes[rows]
         return np.where(barred != 0, barred, codes)
 
@@ -255,12 +282,12 @@ class Standing:
         need, pool = self.need, self.pool
         if need.gpus < 0:
             return np.full(len(pool.room[rows]), UNBOUNDED)
-        _, share, vram = pool.free(rows)
+        _, share, vram = pool.columns(rows)
         needed = need.vram_mib[pool.kinds_of(rows)]
         if need.whole:
-            return ((share >= need.share_milli) & (vram >= needed)).sum(axis=1) // need.gpus
+            return ((share >= need.share_milli) & (vram >= needed)).sum(axis=0) // need.gpus
         each = np.minimum(times(share, need.share_milli), times(vram, needed))
-        return np.minimum(each, self.shape.ranks_per_node).sum(axis=1)
+        return np.minimum(each, self.shape.ranks_per_node).sum(axis=0)
 
     def _gpu_codes(self, rows: Rows | slice) -> Codes:
         need, pool = self.need, self.pool

@@ -8,24 +8,22 @@ that are expected.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, Floats, Ints, Pool, Rows
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, Floats, Ints, Pool, Rows, number
 from corral.scheduling.engine.standing import Need, need_of
 from corral.scheduling.policies.scorer import Demand, Scorer, fullness
-from corral.scheduling.policies.usefulness import Index, Usefulness
+from corral.scheduling.policies.usefulness import STEP_MILLI, Usefulness
 from corral.scheduling.snapshot import Shape
 
 TIE = 1e-6  # per free thousandth: far below any difference in use
 CPU_TIE = 1e-12  # per free milli-CPU: below that
 UNUSABLE = -1e15  # finite, as scores must be
-MOST_BEST = 2**25  # GPUs remembered, of one node for one shape, in 2 bytes each
-BASE, WHOLE, TOTAL = 0, 1, 2  # columns of what is known of each node
+MOST_MET = 100_000  # shapes remembered
+NOTHING, WHOLE, A_TIE = number(0), number(WHOLE_GPU_MILLI), np.array(TIE)
 
 
 class LeastFragmentation(Scorer):
@@ -40,43 +38,46 @@ class LeastFragmentation(Scorer):
         self._useful = Usefulness(pool, demand)
         self._met: dict[Shape, _Met] = {}
         self._last: tuple[Shape, _Met] | None = None
-        self._known: Ints = np.zeros((len(pool), 3), np.int64)
-        self._known[:, BASE] = self._useful.base
         self._bases: list[int] = self._useful.base.tolist()
+        self._whole: Ints = np.zeros(len(pool), np.int64)
+        self._total: Floats = np.zeros(len(pool))
         self._before: Floats = np.zeros(len(pool))
+        self._cells: Any = (self._whole.data, self._total.data, self._before.data)  # faster one by one
         self._known_at = -1
 
     def score(self, rows: Rows | slice, shape: Shape) -> Floats:
         if not self.pool.width:
             return fullness(self.pool, rows)
         self._look_again()
-        useful, met, ranks = self._useful, self._meet(shape), shape.ranks_per_node
-        need = met.need
-        room, free, vram = self.pool.free(rows)
-        known = self._known.take(rows, axis=0) if isinstance(rows, np.ndarray) else self._known[rows]
+        if isinstance(rows, slice):
+            rows = np.arange(len(self.pool))[rows]
+        useful, met = self._useful, self._meet(shape)
         if shape.exclusive:
             return -self._before[rows]
-        left = np.subtract(room, met.room)
-        np.maximum(left, 0, out=left)
-        site = useful.site(known[:, BASE], left)
+        need, before = met.need, self._before.take(rows)
+        whole, total = self._whole.take(rows), self._total.take(rows)
+        room, free, vram = self.pool.columns(rows)
+        left: Ints = room - met.room
+        np.maximum(left, NOTHING, out=left)
+        site = useful.site(useful.base.take(rows), left)
+        total -= met.asked_milli
         if need.gpus:
-            asked = ranks * need.gpus * WHOLE_GPU_MILLI if need.whole else 0
-            use: Floats = useful.of_free(site, free).sum(axis=1)
-            use += self._without_whole(site, known[:, WHOLE], max(need.gpus, 0) * ranks)
+            use: Floats = _sums(useful.of_free(site, free))
+            use += useful.of_idle(site, whole, met.taken)
         else:
-            asked = ranks * need.share_milli
             each, change = useful.of_share(site, free, need.share_milli)
-            use = each.sum(axis=1)
-            change -= TIE * free
+            use = _sums(each)
+            ties = free.astype(np.float64)
+            ties *= A_TIE
+            change -= ties
             change -= each
-            change += useful.of_idle(site[:, None], known[:, WHOLE, None] - (free == WHOLE_GPU_MILLI))
-            unusable = vram < need.vram_mib.take(self.pool.kinds_of(rows))
-            unusable |= free < need.share_milli
+            change += useful.of_idle_but(site, whole, free == WHOLE)
+            unusable = vram < need.vram_on(self.pool, rows)
+            unusable |= free < met.share_milli
             np.putmask(change, unusable, UNUSABLE)
-            met.best[rows] = best = change.argmax(axis=1)
-            use += change[np.arange(len(best)), best]
-        use *= useful.usable_part(left, known[:, TOTAL] - asked if asked else known[:, TOTAL])
-        use -= self._before[rows]
+            use += np.maximum.reduce(change, axis=0)
+        use *= useful.usable_part(left, total)
+        use -= before
         return use
 
     def _look_again(self) -> None:
@@ -85,50 +86,55 @@ class LeastFragmentation(Scorer):
         if self._known_at == pool.stamp:
             return
         end, worth = DEVICES + pool.width, self._useful.worth
-        known, before = cast("Any", self._known.data), cast("Any", self._before.data)
+        wholes, totals, before = self._cells
         for row in pool.changes.each_since(self._known_at):
             room = pool.room_of(row)
             free, cpu, base = room[DEVICES:end], room[CPU], self._bases[row]
-            known[row, WHOLE] = whole = free.count(WHOLE_GPU_MILLI)
-            known[row, TOTAL] = total = sum(free)
+            wholes[row] = whole = free.count(WHOLE_GPU_MILLI)
+            totals[row] = total = sum(free)
             before[row] = worth(base, cpu, room[MEMORY], free, whole, total) + TIE * total + CPU_TIE * cpu
         self._known_at = pool.stamp
-
-    def _without_whole(self, site: Index, idle: Ints, count: int) -> Floats:
-        """What changes in use when so many idle GPUs are taken, beside what idle ones are worth together."""
-        if not count:
-            return self._useful.of_idle(site, idle)
-        taken = np.minimum(idle, count)
-        return self._useful.of_idle(site, idle - taken) - taken * self._useful.of_whole(site)
 
     def _meet(self, shape: Shape) -> _Met:
         if self._last is not None and self._last[0] is shape:
             return self._last[1]
         met = self._met.get(shape)
         if met is None:
-            while len(self._met) >= max(1, MOST_BEST // max(len(self.pool), 1)):
+            while len(self._met) >= MOST_MET:
                 del self._met[next(iter(self._met))]
             need, ranks = need_of(shape, self.pool), shape.ranks_per_node
-            room = np.array([ranks * need.cpu_milli, ranks * need.memory_mib], np.int64)
-            met = self._met[shape] = _Met(need, room, np.full(len(self.pool), -1, np.int16))
+            room = np.array([[ranks * need.cpu_milli], [ranks * need.memory_mib]], np.int64)
+            taken = ranks * max(need.gpus, 0)
+            asked = taken * WHOLE_GPU_MILLI or ranks * need.share_milli
+            met = self._met[shape] = _Met(need, room, taken, np.array(float(asked)), number(need.share_milli))
         self._last = (shape, met)
         return met
 
     def device(self, row: int, columns: Sequence[int], shape: Shape) -> int:
-        """As it was scored; ranks after the first find the node changed by those before, and what was forgotten since
-        is looked for again."""
-        if shape.ranks_per_node > 1 or shape.exclusive:
-            shape = replace(shape, ranks_per_node=1, exclusive=False)
-            self.score(np.array([row], np.intp), shape)
-        elif self._meet(shape).best[row] < 0:
-            self.score(np.array([row], np.intp), shape)
-        best = int(self._meet(shape).best[row])
-        return best if best in columns else super().device(row, columns, shape)
+        """The GPU with which this rank's share loses least, as it was scored; of equals the first."""
+        need, room, share = self._meet(shape).need, self.pool.room_of(row), self.pool.share_of(row)
+        cpu, memory = max(room[CPU] - need.cpu_milli, 0), max(room[MEMORY] - need.memory_mib, 0)
+        alone, together = self._useful.values(self._bases[row], cpu, memory)
+        idle = share.count(WHOLE_GPU_MILLI)
+
+        def change(column: int) -> float:
+            free = share[column]
+            left = alone[(free - need.share_milli) // STEP_MILLI]
+            return left - TIE * free - alone[free // STEP_MILLI] + together[idle - (free == WHOLE_GPU_MILLI)]
+
+        return max(columns, key=change)
+
+
+def _sums(columns: Floats) -> Floats:
+    """Row by row; added up node by node, and so alike for all."""
+    return np.add.reduce(columns.T.copy(), axis=1)
 
 
 class _Met(NamedTuple):
-    """A rank's demand here, all ranks' CPU and memory, and the GPU that each row was scored with; -1: it was not."""
+    """A rank's demand here; all ranks' CPU and memory, idle GPUs, and thousandths of GPUs; and a rank's of one."""
 
     need: Need
     room: Ints
-    best: NDArray[np.int16]
+    taken: int
+    asked_milli: Floats
+    share_milli: Ints

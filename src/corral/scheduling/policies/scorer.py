@@ -78,11 +78,11 @@ def fullness(pool: Pool, rows: Rows | slice) -> Floats:
     """The used fraction of each node's scarcest resource: CPUs, memory, or its GPUs together."""
     if isinstance(rows, np.ndarray) and len(rows) <= FEW:
         return np.array([_fullness_of(pool, row) for row in rows.tolist()], np.float64)
-    room, share, _ = pool.free(rows)
-    size = pool.size[rows]
-    full = (1 - np.divide(room, size, out=np.zeros(size.shape), where=size != 0)).max(axis=1)
+    room, share, _ = pool.columns(rows)
+    size = pool.size[rows].T
+    full = (1 - np.divide(room, size, out=np.zeros(size.shape), where=size != 0)).max(axis=0)
     whole = WHOLE_GPU_MILLI * pool.count[rows]
-    shares = np.divide(whole - share.sum(axis=1), whole, out=np.zeros(len(full)), where=whole != 0)
+    shares = np.divide(whole - share.sum(axis=0), whole, out=np.zeros(len(full)), where=whole != 0)
     return np.where(whole != 0, np.maximum(full, shares), full)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Floats, Ints, Pool
+from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, number
 from corral.scheduling.engine.standing import UNBOUNDED, need_of
 from corral.scheduling.snapshot import Shape
 
@@ -31,6 +31,7 @@ LEVELS = 12  # demands of CPU and of memory told apart; beyond that neighbours c
 OFFERS = 60  # looking further ahead changes little; much less takes poor pairs too early
 HEADROOM = 1.5  # CPUs and memory per free GPU, in what a session asks for, at which most of the GPU still counts
 Index = NDArray[np.intp]
+A_STEP, ONE = number(STEP_MILLI), np.array(1.0)
 
 
 class Expected(NamedTuple):
@@ -64,13 +65,17 @@ class Usefulness:
         self._of_free: Floats = (price[:, None] * of_free).reshape(-1)
         together = self._together(expected, single).reshape(len(pool.kinds), -1)
         self._of_idle: Floats = (price[:, None] * together).reshape(-1)
-        self._lasting = HEADROOM * WHOLE_GPU_MILLI / np.maximum(_per_gpu(expected), 1e-6)
-        self._cpu_lasts, self._memory_lasts = self._lasting.tolist()
+        lasting = HEADROOM * WHOLE_GPU_MILLI / np.maximum(_per_gpu(expected), 1e-6)
+        self._cpu_lasts, self._memory_lasts = lasting.tolist()
+        self._not_lasting: Floats = -lasting[:, None]
+        self._row_of_free, self._row_of_idle = number(STEPS + 1), number(self._width + 1)
+        self._row_of_cpu = number(self._sites[2])
         self._cpu_list, self._memory_list = self._cpus.tolist(), self._memories.tolist()
         _, cpus, memories = self._sites
         self._memory_sites = memories
         self._values_of_free = _Rows(self._of_free, STEPS + 1)
         self._values_of_idle = _Rows(self._of_idle, self._width + 1)
+        self._with_taken: dict[int, Floats] = {0: self._of_idle}
         self.base: Index = self.kind * (cpus * memories)
 
     def _offers(self, expected: Iterable[Expected], total: float) -> Floats:
@@ -100,9 +105,11 @@ class Usefulness:
 
     def site(self, base: Index, cpu_and_memory: Ints) -> Index:
         """The number of each node's kind together with the demands that so much free can meet."""
-        cpu = self._cpus.searchsorted(cpu_and_memory[:, CPU], "right")
-        memory = self._memories.searchsorted(cpu_and_memory[:, MEMORY], "right")
-        cpu *= self._sites[2]
+        left_cpu: Ints = cpu_and_memory[CPU]
+        left_memory: Ints = cpu_and_memory[MEMORY]
+        cpu = self._cpus.searchsorted(left_cpu, "right")
+        memory = self._memories.searchsorted(left_memory, "right")
+        cpu *= self._row_of_cpu
         cpu += memory
         cpu += base
         return cpu
@@ -111,49 +118,70 @@ class Usefulness:
         """Of one node as it is, with all that counts: `free` thousandths of each GPU, `total` of all, `idle` of them
         whole."""
         cpu, memory = max(cpu, 0), max(memory, 0)
-        site = base + bisect_right(self._cpu_list, cpu) * self._memory_sites + bisect_right(self._memory_list, memory)
-        values = self._values_of_free[site]
-        use = self._values_of_idle[site][idle]
+        alone, together = self.values(base, cpu, memory)
+        use = together[idle]
         for one in free:
-            use += values[one // STEP_MILLI]
+            use += alone[one // STEP_MILLI]
         lasting, other = cpu * self._cpu_lasts, memory * self._memory_lasts
         return use * (1 - math.exp(-(lasting if lasting < other else other) / (total or 1)))
 
+    def values(self, base: int, cpu: int, memory: int) -> tuple[Sequence[float], Sequence[float]]:
+        """On one node with so much free: of a GPU on its own, by steps free, and of so many idle ones beyond that."""
+        cpus, memories = bisect_right(self._cpu_list, cpu), bisect_right(self._memory_list, memory)
+        site = base + cpus * self._memory_sites + memories
+        return self._values_of_free[site], self._values_of_idle[site]
+
     def of_free(self, site: Index, free: Ints) -> Floats:
         """Of each GPU so free, on its own."""
-        steps = free // STEP_MILLI
-        steps += (site * (STEPS + 1))[:, None]
+        steps = free // A_STEP
+        steps += site * self._row_of_free
         return self._of_free.take(steps)
 
     def of_share(self, site: Index, free: Ints, share_milli: int) -> tuple[Floats, Floats]:
         """Of each GPU so free, and with so much less; where it has not so much, something or other."""
-        begin = (site * (STEPS + 1))[:, None]
-        if share_milli % STEP_MILLI:
-            left = np.maximum(free - share_milli, 0)
-            return self.of_free(site, free), self._of_free.take(begin + left // STEP_MILLI)
-        steps = free // STEP_MILLI
+        begin = site * self._row_of_free
+        steps = free // A_STEP
         steps += begin
         each = self._of_free.take(steps)
-        steps -= share_milli // STEP_MILLI
+        if share_milli % STEP_MILLI:
+            steps = (free - share_milli) // A_STEP
+            steps += begin
+        else:
+            steps -= share_milli // STEP_MILLI
         return each, self._of_free.take(steps, mode="clip")
 
-    def of_whole(self, site: Index) -> Floats:
-        """Of one idle GPU, on its own."""
-        return self._of_free.take(site * (STEPS + 1) + STEPS)
+    def of_idle(self, site: Index, idle: Ints, taken: int = 0) -> Floats:
+        """What so many idle GPUs are worth beyond each on its own, less what those of them were that are taken."""
+        table = self._with_taken.get(taken)
+        if table is None:
+            table = self._with_taken[taken] = self._without(taken)
+        at = site * self._row_of_idle
+        at += idle
+        return table.take(at)
 
-    def of_idle(self, site: Index, idle: Ints) -> Floats:
-        """What so many idle GPUs are worth beyond each on its own."""
-        return self._of_idle.take(site * (self._width + 1) + idle)
+    def of_idle_but(self, site: Index, idle: Ints, one: Flags) -> Floats:
+        """Likewise, with one less where there is one."""
+        at = site * self._row_of_idle
+        at += idle
+        return self._of_idle.take(at - one)
 
-    def usable_part(self, cpu_and_memory: Ints, free: Ints) -> Floats:
+    def _without(self, count: int) -> Floats:
+        """`of_idle` for each number of idle GPUs, with so many of them taken."""
+        idle = np.arange(self._width + 1)
+        taken = np.minimum(idle, count)
+        of_whole = self._of_free.reshape(-1, STEPS + 1)[:, STEPS:]
+        found: Floats = self._of_idle.reshape(-1, self._width + 1)[:, idle - taken] - taken * of_whole
+        return found.reshape(-1)
+
+    def usable_part(self, cpu_and_memory: Ints, free: Floats) -> Floats:
         """How much of `free` (thousandths on each node) counts: next to all while CPUs and memory are plenty, and less
         the sooner they run out."""
-        lasting = cpu_and_memory * self._lasting
-        part: Floats = np.minimum(lasting[:, CPU], lasting[:, MEMORY])
-        part /= np.maximum(free, 1)
-        np.negative(part, out=part)
+        lasting = cpu_and_memory.astype(np.float64)
+        lasting *= self._not_lasting
+        part: Floats = np.maximum(lasting[CPU], lasting[MEMORY])
+        part /= np.maximum(free, ONE)
         np.exp(part, out=part)
-        return np.subtract(1.0, part, out=part)
+        return np.subtract(ONE, part, out=part)
 
 
 def expected_in(pool: Pool, demand: Mapping[Shape, float]) -> list[Expected]:
@@ -201,7 +229,9 @@ def _unheard_of(pool: Pool, known: Sequence[Expected]) -> list[Expected]:
 
 def _filled(offers: Floats) -> Floats:
     """For each row of offers: the thousandths that a GPU with 0, 1, … STEPS steps free will fill."""
-    distinct, which = np.unique(offers, axis=0, return_inverse=True)
+    numbers: dict[bytes, int] = {}
+    which = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in offers], np.intp)
+    distinct = np.array([np.frombuffer(row) for row in numbers]).reshape(len(numbers), STEPS + 1)
     sizes = np.flatnonzero(distinct.any(axis=0)).tolist()
     odds = np.ascontiguousarray(distinct.T)
     value = np.zeros_like(odds)
@@ -215,7 +245,7 @@ def _filled(offers: Floats) -> Floats:
             gain *= odds[size]
             better[size:] += gain
         value = better
-    return value.T[which.reshape(-1)]
+    return value.T[which]
 
 
 def _prices(pool: Pool, expected: Iterable[Expected]) -> Floats:
