@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from corral.lists import Lists
 from corral.model.array import Array, Due, Missed, Tally
 from corral.model.dependency import Dependency
 from corral.model.node import Device, Holding, Node, NodeState, ResourceGroup
@@ -34,9 +35,9 @@ from corral.records import (
     NewSession,
     Order,
     Placement,
-    SessionFilter,
-    Unreadable,
 )
+from corral.records import SessionFilter as SessionFilter
+from corral.records import Unreadable as Unreadable
 from corral.scheduling.places import RankPlace
 from corral.scheduling.snapshot import Pin, Promise, Running, Snapshot, Usage
 from corral.wire import Registration, StreamOrder
@@ -95,7 +96,7 @@ class Wakeups(Protocol):
     def watch(self, *channels: str) -> Watch: ...
 
 
-class Reads(Protocol):
+class Reads(Lists, Protocol):
     """Questions. Each answers from one snapshot and changes nothing."""
 
     @property
@@ -109,36 +110,14 @@ class Reads(Protocol):
         """Of these sessions, those whose stored row cannot be read, with the error (D12)."""
         ...
 
-    def unreadable(self, ids: Iterable[str]) -> list[Unreadable]:
-        """The same, arrays too, as they are listed."""
-        ...
-
-    def named(self, name: str, owner: str | None, limit: int) -> list[str]:
-        """Ids of the newest sessions and arrays of this name, of some thousands of the owner's, or of everybody's."""
-        ...
-
     def newest_session(self, owner: str) -> str | None:
         """Or the newest array, if that came later."""
         ...
 
     def find_sessions(self, prefix: str, limit: int = 3) -> list[str]: ...
-    def list_sessions(self, what: SessionFilter) -> list[Session]: ...
-    def listed(self, what: SessionFilter) -> list[Session | Unreadable]:
-        """As `list_sessions`, with those whose row cannot be read."""
-        ...
-
     # arrays
     def arrays(self, ids: Iterable[str]) -> dict[str, Array]: ...
     def tallies(self, arrays: Sequence[Array]) -> dict[str, Tally]: ...
-    def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]: ...
-    def listed_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally] | Unreadable]:
-        """With those whose row cannot be read."""
-        ...
-
-    def unmade(self, what: SessionFilter) -> list[Session]:
-        """Members without rows, as they would be listed."""
-        ...
-
     def first_unmade(self, array: Array) -> Session | None:
         """The first member without a row."""
         ...
@@ -305,18 +284,6 @@ class Reads(Protocol):
     def credential(self, digest: str) -> tuple[str, str] | None: ...
     def has_credentials(self) -> bool: ...
     def members(self) -> list[Member]: ...
-    def ledger(self, *, alike: bool = True) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """Every row that model.invariants looks at, as (table, row). Without `alike`, of the sessions that are over
-        and not of an array one for each story: if nothing is wrong in these, nothing is in all."""
-        ...
-
-    def ledger_counts(self) -> dict[str, int]:
-        """How many rows of each kind `ledger` has."""
-        ...
-
-    def unreadable_sessions(self) -> dict[str, str]:
-        """Every session whose stored row cannot be read, with the error."""
-        ...
 
 
 class Tx(Reads, Protocol):
