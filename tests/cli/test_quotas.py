@@ -180,6 +180,16 @@ def test_a_control_plane_that_is_started_with_a_file_holds_to_it(tmp_path: Path)
         assert {one["name"]: one["version"] for one in client.quotas()} == {"each-owner": 1, "lab": 1, "more": 1}
 
 
+def test_a_session_is_of_the_domain_of_its_project_and_names_none(corral: Corral, client: Client) -> None:
+    told = corral("submit", "--domain", "lab", "--", "true")
+    assert (told.code, "No such option '--domain'" in told.err) == (exits.USAGE, True)
+    with pytest.raises(Invalid, match="domain: there is no such field"):
+        client.submit({"command": ["true"], "domain": "lab"})
+    client.set_quota("lab", domain="lab", sessions=0)
+    client.set_quota("default", domain="default", sessions=7)
+    assert corral("run", "--cpus", "0.1", "--", "true").code == 0, "no project is of the domain lab here"
+
+
 def test_a_dry_run_is_refused_where_the_submit_would_be(corral: Corral) -> None:
     assert corral("quota", "set", "few", "--owner", "*", "--waiting", "1").code == 0
     try:
