@@ -41,12 +41,12 @@ class ArrayReads:
 
     def list_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally]]:
         """Those that fit, newest first, by the phase of the whole."""
-        return list(islice((one for one in self._each(what) if not isinstance(one, Unreadable)), what.limit))
+        return list(islice((one for one in self._each_array(what) if not isinstance(one, Unreadable)), what.limit))
 
     def listed_arrays(self, what: SessionFilter) -> list[tuple[Array, Tally] | Unreadable]:
-        return list(islice(self._each(what), what.limit))
+        return list(islice(self._each_array(what), what.limit))
 
-    def _each(self, what: SessionFilter) -> Iterator[tuple[Array, Tally] | Unreadable]:
+    def _each_array(self, what: SessionFilter) -> Iterator[tuple[Array, Tally] | Unreadable]:
         live = bool(what.phases) and Phase.ENDED not in what.phases
         for page in self._pages(what, live=live):
             tallies = self.tallies([one for one in page if isinstance(one, Array)])
