@@ -16,6 +16,7 @@ class Reservation(TypedDict):
     ends_at: str
     nodes: list[str]
     owners: list[str]
+    others: int
     projects: list[str]
     reason: str
     conflicts: int

@@ -94,7 +94,7 @@ def _why(session: Session) -> str:
     if session.room_by is not None:
         return "it is to go on elsewhere, so that others find room; checkpoint, and exit with 85"
     if session.preempted_for is not None:
-        return f"preempted for session {session.preempted_for}; checkpoint, and exit with 85"
+        return "preempted for another session; checkpoint, and exit with 85"
     return "the control plane stops this attempt"
 
 

@@ -13,6 +13,7 @@ from corral.api import sse
 from corral.api.context import Context, Here
 from corral.api.discretion import event_for
 from corral.api.openapi import bytes_of, json_of, respond
+from corral.api.others import told_to
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import EventView
 from corral.api.waiting import hinted
@@ -56,7 +57,7 @@ async def page_of_events(
 
     def look(reads: Reads) -> EventsView:
         rows = _visible(reads, asking, reads.events(after, limit, asking.owner))
-        return EventsView([event_for(asking, row) for row in rows], reads.last_event())
+        return EventsView(_told(reads, asking, rows), reads.last_event())
 
     return respond(await here.store.read("events", look))
 
@@ -68,8 +69,8 @@ async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> As
         yield sse.HEARTBEAT
         while not here.stopping.is_set():
             rows, shown, last = await here.store.read("events", partial(_page, asking=asking, after=after))
-            for row in shown:
-                yield sse.event(row.entry.fact, event_for(asking, row), row.id)
+            for view in shown:
+                yield sse.event(view.fact, view, view.id)
             if len(rows) == PAGE:
                 after = rows[-1].id
                 continue
@@ -87,11 +88,15 @@ async def _stream(here: Context, asking: Caller, after: int, follow: bool) -> As
         watch.close()
 
 
-def _page(reads: Reads, *, asking: Caller, after: int) -> tuple[list[EventRow], list[EventRow], int]:
+def _page(reads: Reads, *, asking: Caller, after: int) -> tuple[list[EventRow], list[EventView], int]:
     """What is new, what of it may be seen, and the number up to which nothing else is."""
     last = reads.last_event()
     rows = reads.events(after, PAGE, asking.owner)
-    return rows, _visible(reads, asking, rows), last
+    return rows, _told(reads, asking, _visible(reads, asking, rows)), last
+
+
+def _told(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventView]:
+    return told_to(reads, asking, [event_for(asking, row) for row in rows])
 
 
 def _visible(reads: Reads, asking: Caller, rows: list[EventRow]) -> list[EventRow]:

@@ -22,9 +22,10 @@ router = routes("reservations")
 
 
 class ReservationView(msgspec.Struct):
-    """`state` is `ahead`, `now`, `over` or `deleted`. Where nobody is named in `owners` and `projects` nobody starts
-    there. `conflicts` are sessions that hold room on the nodes and may still be there when it begins, which are left
-    alone: how many, and those of them that the caller sees."""
+    """`state` is `ahead`, `now`, `over` or `deleted`. Whom it is for are `owners` and `projects`: among the owners each
+    caller sees himself, and how many `others` there are. Where there is nobody at all, nobody starts there.
+    `conflicts` are sessions that hold room on the nodes and may still be there when it begins, which are left alone:
+    how many, and those of them that the caller sees."""
 
     name: str
     version: int
@@ -41,6 +42,7 @@ class ReservationView(msgspec.Struct):
     made_by: str
     deleted_at: datetime | None
     deleted_by: str | None
+    others: int = 0
 
 
 @router.get("/api/v1/reservations", responses=json_of(list[ReservationView]))
@@ -114,7 +116,7 @@ def _views(reads: Reads, found: Sequence[ReservationRow], asking: Caller) -> lis
             _time(one.starts_at),
             _time(one.ends_at),
             list(one.nodes),
-            list(one.owners),
+            [owner for owner in one.owners if asking.owner in (None, owner)],
             list(one.projects),
             one.reason,
             len(met.get((one.name, one.version), ())),
@@ -123,6 +125,7 @@ def _views(reads: Reads, found: Sequence[ReservationRow], asking: Caller) -> lis
             one.made_by,
             None if one.deleted_at is None else _time(one.deleted_at),
             one.deleted_by,
+            sum(asking.owner not in (None, owner) for owner in one.owners),
         )
         for one in found
     ]

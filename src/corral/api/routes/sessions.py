@@ -17,6 +17,7 @@ from corral.api.explaining import ClassView, classes_of, without_own
 from corral.api.inputs import BatchIn, SessionIn
 from corral.api.lookup import find_any
 from corral.api.openapi import json_of, respond
+from corral.api.others import told_to
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.preferring import PreferenceView, preferences_of
 from corral.api.render import (
@@ -125,10 +126,11 @@ async def plan(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]) 
         blockers += [RefusalView(one.code, one.message, dict(one.counts)) for one in told]
         blockers += ahead.blockers
         fits = found.fits_now and not ahead.blockers and not full
-        return PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
+        view = PlanView(fits, found.infeasible, blockers, resources_view(spec.resources), spec.nodes, spec.ranks,
                         without_own(reads, waiting, own) if own and not full else list(ahead.changes), members,
                         classes_of(found), ahead.estimate, preferences_of(snapshot, spec), ahead.unknown,
                         list(ahead.held_by))  # fmt: skip
+        return told_to(reads, asking, [view])[0]
 
     return respond(await here.store.read("plan", look))
 
@@ -152,9 +154,10 @@ async def _store(here: Context, asking: Caller, new: Sequence[NewSession]) -> tu
         plain = [one for one in sessions if isinstance(one, Session)]
         rows = rows_of(reads, plain) if len(sessions) == 1 or not created else Rows()
         position = reads.position(plain[0]) if plain and len(sessions) == 1 else None
-        return [
+        views = [
             array_view(reads, one) if isinstance(one, Array) else session_view(one, rows, position) for one in sessions
         ]
+        return told_to(reads, asking, views)
 
     created, sessions = await here.store.tx("submit", write)
     return created, await here.store.read("show", show)

@@ -15,6 +15,7 @@ from corral.api.context import Here
 from corral.api.explaining import ExplainView, explain_view
 from corral.api.lookup import find, find_any
 from corral.api.openapi import json_of, respond
+from corral.api.others import told_to
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import (
     EventView,
@@ -34,7 +35,7 @@ from corral.model.array import Array, has_row
 from corral.model.faults import Invalid, NotFound
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
-from corral.ports import EventRow, Reads, SessionFilter, Unreadable, session_channel
+from corral.ports import Reads, SessionFilter, Unreadable, session_channel
 
 router = routes("sessions")
 LONGEST_WAIT_S = 60.0
@@ -119,7 +120,7 @@ def _listed(reads: Reads, asking: Caller, what: SessionFilter, array: str | None
     told = [one for one in broken if one.ordinal >= last]
     views += [(one.ordinal, view) for one, view in zip(told, unreadable_views(reads, told), strict=True)]
     ordered = [view for _, view in sorted(views, key=itemgetter(0), reverse=True)]
-    return SessionsView(ordered, str(last) if last else None)
+    return SessionsView(told_to(reads, asking, ordered), str(last) if last else None)
 
 
 def _last_place(found: Sequence[Session | Array | Unreadable], limit: int) -> int:
@@ -168,8 +169,10 @@ async def wait(
 def _view(reads: Reads, asking: Caller, session_id: str) -> SessionView:
     found = find_any(reads, asking, session_id)
     if isinstance(found, Array):
-        return array_view(reads, found)
-    return session_view(found, rows_of(reads, [found]), reads.position(found))
+        view = array_view(reads, found)
+    else:
+        view = session_view(found, rows_of(reads, [found]), reads.position(found))
+    return told_to(reads, asking, [view])[0]
 
 
 @router.get("/api/v1/sessions/{session_id}/history", responses=json_of(list[EventView]))
@@ -184,22 +187,27 @@ async def history(
     """Everything that happened to it, in order and without gaps; to a member that has no row yet what did to its
     array."""
 
-    def look(reads: Reads) -> list[EventRow]:
+    def look(reads: Reads) -> list[EventView]:
         found = find_any(reads, asking, session_id)
         whole = isinstance(found, Array) or has_row(found)
-        return reads.history(found.id if whole else found.id.partition("[")[0], after, limit)
+        rows = reads.history(found.id if whole else found.id.partition("[")[0], after, limit)
+        return told_to(reads, asking, [event_view(row) for row in rows])
 
-    return respond([event_view(row) for row in await here.store.read("history", look)])
+    return respond(await here.store.read("history", look))
 
 
 @router.get("/api/v1/sessions/{session_id}/attempts", responses=json_of(list[AttemptView]))
 @allow(Policy.USER)
 async def attempts(here: Here, asking: Asking, session_id: str) -> Response:
     """Every try that got room, oldest first."""
-    rows = await here.store.read("attempts", lambda reads: reads.attempts(find(reads, asking, session_id).id))
     times = ("placed_at", "started_at", "ended_at")
-    shown = [row | {name: time_or_none(row[name]) for name in times} for row in rows]
-    return respond(msgspec.convert(shown, list[AttemptView]))
+
+    def look(reads: Reads) -> list[AttemptView]:
+        rows = reads.attempts(find(reads, asking, session_id).id)
+        shown = [row | {name: time_or_none(row[name]) for name in times} for row in rows]
+        return told_to(reads, asking, msgspec.convert(shown, list[AttemptView]))
+
+    return respond(await here.store.read("attempts", look))
 
 
 @router.get("/api/v1/sessions/{session_id}/launches", responses=json_of(LaunchesView))
@@ -223,7 +231,9 @@ async def explain(here: Here, asking: Asking, session_id: str) -> Response:
 
     def look(reads: Reads) -> ExplainView:
         found = find_any(reads, asking, session_id)
-        return explain_array(reads, asking, found) if isinstance(found, Array) else explain_view(reads, asking, found)
+        whole = isinstance(found, Array)
+        view = explain_array(reads, asking, found) if whole else explain_view(reads, asking, found)
+        return told_to(reads, asking, [view])[0]
 
     return respond(await here.store.read("explain", look))
 

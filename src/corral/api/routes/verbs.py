@@ -12,6 +12,7 @@ from corral.api.context import Context, Here
 from corral.api.inputs import UpdateIn
 from corral.api.lookup import find_any, find_id
 from corral.api.openapi import json_of, respond
+from corral.api.others import told_to
 from corral.api.policy import Asking, Caller, Policy, allow, routes
 from corral.api.render import SessionView, rows_of, session_view
 from corral.api.specs import time_limit_of
@@ -44,9 +45,11 @@ async def _do(
     def write(tx: Tx) -> SessionView:
         found = look(tx, asking, session_id)
         if isinstance(found, Array):
-            return array_view(tx, on_all(tx, found.id))
-        session = act(tx, found)
-        return session_view(session, rows_of(tx, [session]), tx.position(session))
+            view = array_view(tx, on_all(tx, found.id))
+        else:
+            session = act(tx, found)
+            view = session_view(session, rows_of(tx, [session]), tx.position(session))
+        return told_to(tx, asking, [view])[0]
 
     return respond(await here.store.tx("intent", write))
 

@@ -115,6 +115,7 @@ def _show(one: Mapping[str, Any]) -> str:
 
 def _whom(one: Mapping[str, Any]) -> str:
     named = [*one["owners"], *(f"project {name}" for name in one["projects"])]
+    named += [f"{one['others']} others"] if one.get("others") else []
     return ", ".join(named) or "nobody"
 
 

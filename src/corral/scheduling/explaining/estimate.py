@@ -132,11 +132,12 @@ def _basis(known: bool) -> tuple[str, str]:
 
 
 def standing_in(snapshot: Snapshot, asked: Waiting) -> Snapshot:
-    """With the session in the line: last, if it is not there."""
+    """With the session in the line: the last to come, and just now, if it is not there."""
     if any(one.id == asked.id for one in snapshot.waiting):
         return snapshot
     last = max((one.ordinal for one in snapshot.waiting), default=0)
-    return replace(snapshot, waiting=[*snapshot.waiting, asked._replace(ordinal=last + 1)])
+    submitted_at = asked.submitted_at or snapshot.now
+    return replace(snapshot, waiting=[*snapshot.waiting, asked._replace(ordinal=last + 1, submitted_at=submitted_at)])
 
 
 def _placed(plan: Plan, id_: str) -> bool:

@@ -123,7 +123,7 @@ class PreemptionRules:
         (order,) = [o for o in (await play.exchange("n1")).orders if o.token == (await play.tokens([one]))[0]]
         assert order.stop is not None
         assert order.stop.reason == "preempted"
-        assert scene.claimant in order.stop.message
+        assert order.stop.message == "preempted for another session; checkpoint, and exit with 85"
         (token,) = await play.tokens([one])
         await scene.go(told_to_go(token, 85), exited(token))
         first = await scene.session(one)
