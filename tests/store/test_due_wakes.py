@@ -28,15 +28,15 @@ pytestmark = pytest.mark.timeout(90)
 
 
 @asynccontextmanager
-async def managers(url: str, count: int) -> AsyncIterator[Store]:
-    """So many, with local clocks that are hours off; the first one's store."""
+async def managers(url: str, count: int, *, turn_s: float = TURN_S, listening: bool = True) -> AsyncIterator[Store]:
+    """So many, with local clocks that are hours off; the first one's store. Not `listening`, they hear no hint."""
     clocks = [SkewedClock(-number * 3_700.3) for number in range(count)]
     stores = [open_store(url, clock, SystemIds()) for clock in clocks]
     tasks: list[asyncio.Future[Any]] = []
     for number, (store, clock) in enumerate(zip(stores, clocks, strict=True)):
-        if isinstance(store, PostgresStore):
+        if listening and isinstance(store, PostgresStore):
             tasks.append(asyncio.ensure_future(store.listen()))
-        loops = manager_loops(store, f"m{number}", "", clock, interval_s=TURN_S)
+        loops = manager_loops(store, f"m{number}", "", clock, interval_s=turn_s)
         tasks.append(asyncio.ensure_future(Loops(loops, store.wakeups, clock, lambda *_: None).run()))
     try:
         yield stores[0]
