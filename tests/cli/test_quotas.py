@@ -30,7 +30,7 @@ def test_set_show_delete(corral: Corral) -> None:
     assert head.split() == ["NAME", "OF", "WHAT", "USED", "LIMIT", "VERSION"]
     assert [row.split() for row in rows] == [
         ["lab", "project", "vision", "sessions", "0", "4", "1"],
-        ["mine", "each", "owner", "in", "group", "default", "memory_mib", "-", "4096", "1"],
+        ["mine", "each", "owner", "in", "group", "default", "memory", "-", "4096MiB", "1"],
         ["mine", "each", "owner", "in", "group", "default", "gpus", "-", "1.5", "1"],
     ]
     assert corral("quota", "show").out == corral("quota", "list").out
@@ -72,9 +72,7 @@ def test_who_is_over_a_quota_waits_and_is_told_and_goes_when_it_is_raised(corral
     other = corral("submit", "-q", "--project", "other", "--cpus", "1", "--", "true").line
     assert corral("wait", other, "--timeout", "30").code == 0, "it stands behind nobody"
     told = corral("explain", second).out
-    assert (
-        "quota_project: quota few: project few may hold 2 CPUs at once, this asks for 1 CPUs, it holds 2 CPUs" in told
-    )
+    assert "quota_project: quota few: project few may hold 2 CPUs at once, this asks for 1 CPU, it holds 2 CPUs" in told
     assert "quota few" in corral("ps", "--project", "few/below").out
     plan = corral("submit", "--dry-run", "--project", "few", "--cpus", "1", "--", "true").out
     assert "quota_project" in plan

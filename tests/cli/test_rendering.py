@@ -19,7 +19,12 @@ def test_a_node_with_foreign_launches_says_so_wherever_it_is_shown() -> None:
     odd = NODE | {"foreign": 2, "schedulable": False}
     assert show_nodes([odd], wide=False).splitlines()[1].split()[1] == "up,unschedulable,foreign:2"
     token = "1-k3f9x2m4qa-1-0"
-    found = {"node": odd, "devices": [], "sessions": [], "foreign": [{"node": "n1", "token": token, "seen_at": "now"}]}
+    found = {
+        "node": odd,
+        "devices": [],
+        "sessions": [],
+        "foreign": [{"node": "n1", "token": token, "seen_at": NODE["seen_at"]}],
+    }
     (line,) = [line for line in show_node(found).splitlines() if line.startswith("foreign")]
     assert token in line
 

@@ -63,7 +63,7 @@ def test_bad_input_is_one_line_and_a_code(corral: Corral) -> None:
         (("create", "m", "--for", "1h", "--node", node, "--begin", "yesterday"), "--begin 'yesterday'"),
         (("create", "m", "--for", "1h", "--node", node, "--begin", "2020-01-01T00:00+00:00"), "in the past"),
         (("create", "m", "--end", "+1h", "--node", node, "--begin", "+2h"), "must end after it begins"),
-        (("create", "m", "--for", "1h", "--group", "default", "--nodes", "99"), "nodes, not 99"),
+        (("create", "m", "--for", "1h", "--group", "default", "--nodes", "99"), "has 1 node, not 99"),
         (("create", "m", "--for", "1h", "--group", "default", "--nodes", "0"), "0 is not in the range"),
         (("create", "a b", "--for", "1h", "--node", node), "letters, digits"),
         (("show", "nobody"), "there is no reservation 'nobody'"),

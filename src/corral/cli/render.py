@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from corral.cli.tables import listing, table
+from corral.cli.values import age, mebibytes, moment, pairs, reason_of, when, yes_or_no
+from corral.model.wording import length, number_of, span
 
 Record = Mapping[str, Any]
 MOST_COMMAND = 60
+COUNTED = {"domain": ("project in a domain", "projects in domains")}
 NOT_FOR_ROOM = ("quota_", "group_", "array_", "preempting", "held", "begin_not_reached", "dependency", "backing_off")
-
-
-def age(at: str | None, now: datetime) -> str | None:
-    """How long ago, in the largest unit or two."""
-    return None if at is None else span((now - moment(at)).total_seconds())
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def span(seconds: float) -> str:
-    """A duration as people say it: 12s, 3m04s, 2h10m, 5d."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m" if whole < 2 * 86400 else f"{whole // 86400}d"
 
 
 def show_sessions(sessions: Sequence[Record], *, wide: bool) -> str:
@@ -48,7 +31,7 @@ def _row(one: Record, now: datetime) -> list[object]:
 
 def _more(one: Record) -> list[object]:
     command = command_of(one)
-    return [one["planned_start"], one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"],
+    return [when(one["planned_start"]), one["phase"], one["outcome"], one["exit_code"], one["attempt"], one["owner"],
             one["project"], one["group"], one["priority"],
             command[:MOST_COMMAND] + "…" * (len(command) > MOST_COMMAND)]  # fmt: skip
 
@@ -121,24 +104,25 @@ def show_session(one: Record) -> str:
     facts = listing([
         ("id", one["id"]), ("name", one["name"]), ("state", state_of(one)), ("phase", one["phase"]),
         ("outcome", one["outcome"]), ("exit class", one["exit_class"]), ("exit code", one["exit_code"]),
-        ("reason", _why(one["reason"])), ("cause", _why(one["cause"])), ("error", one["error"]),
+        ("reason", reason_of(one["reason"])), ("cause", reason_of(one["cause"])), ("error", one["error"]),
         *_array(one), ("wanted", one["wanted"]),
         ("attempt", one["attempt"]),
         ("continuation", _of_at_most(one["continuations"], one["most_continuations"])),
         ("again of", one["requeue_of"]), ("kind", one["kind"]),
         ("owner", one["owner"]), ("project", one["project"]), ("group", one["group"]), ("priority", one["priority"]),
-        ("position", one["position"]), ("prefers", " ".join(one["prefer"])), ("labels", _pairs(one["labels"])),
+        ("position", one["position"]), ("prefers", " ".join(one["prefer"])), ("labels", pairs(one["labels"])),
         ("script", one["script"]),
         ("command", command_of(one)), ("nodes", one["nodes"]), ("ranks", one["ranks"]),
-        ("cpus", f"{resources['cpus']:g}{each}"), ("memory", f"{resources['memory_mib']} MiB{each}"),
-        ("gpus", gpus_of(one)), ("vram", resources["vram_mib"] and f"{resources['vram_mib']} MiB{each}"),
-        ("time limit", one["time_limit_s"] and f"{one['time_limit_s']} s"), ("submitted", one["submitted_at"]),
-        ("planned start", one["planned_start"]), ("started", one["started_at"]), ("ended", one["ended_at"]),
+        ("cpus", f"{resources['cpus']:g}{each}"), ("memory", mebibytes(resources["memory_mib"], each)),
+        ("gpus", gpus_of(one)), ("vram", mebibytes(resources["vram_mib"], each)),
+        ("time limit", one["time_limit_s"] and length(one["time_limit_s"])), ("submitted", when(one["submitted_at"])),
+        ("planned start", when(one["planned_start"])), ("started", when(one["started_at"])),
+        ("ended", when(one["ended_at"])),
         ("in Slurm", one["slurm_state"]),
-        ("preemptible", {True: "yes", False: "no"}.get(one["preemptible"])),
-        ("preempted", f"{one['preemptions']} times" if one["preemptions"] else None),
+        ("preemptible", yes_or_no(one["preemptible"])),
+        ("preempted", number_of(one["preemptions"], "time") if one["preemptions"] else None),
         ("stopped for", one["preempted_for"]),
-        *[("waits for", _why(refusal)) for refusal in one["refusals"]],
+        *[("waits for", reason_of(refusal)) for refusal in one["refusals"]],
     ])  # fmt: skip
     if not one["kernels"]:
         return facts
@@ -162,7 +146,7 @@ def _array(one: Record) -> list[tuple[str, object]]:
 def show_plan(plan: Record) -> str:
     waits = "when nothing keeps it any more" if plan["blockers"] else "now"
     now = "never here" if plan["infeasible"] else waits if plan["fits_now"] or _is_kept(plan) else "when there is room"
-    blockers = [("blocker", _why(one)) for one in plan["blockers"]]
+    blockers = [("blocker", reason_of(one)) for one in plan["blockers"]]
     members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
     facts = [
         ("starts", now),
@@ -207,8 +191,9 @@ def _estimate(one: Record) -> list[tuple[str, object]]:
         return [("estimated start", ": ".join(filter(None, ("unknown", one.get("estimate_unknown")))))]
     if not found:
         return []
-    latest = [("at the latest", found["latest"])] if found["latest"] else []
-    return [("estimated start", f"{found['at']}, {found['message']}"), *latest]
+    latest = [("at the latest", when(found["latest"]))] if found["latest"] else []
+    at = "now" if found["basis"] == "now" else when(found["at"])
+    return [("estimated start", f"{at}, {found['message']}"), *latest]
 
 
 def _is_kept(one: Record) -> bool:
@@ -240,7 +225,7 @@ def _preferences(one: Record) -> list[tuple[str, str]]:
 
 def show_history(events: Iterable[Record]) -> str:
     rows = [(one["seq"], one["at"], one["from"], one["fact"], one["to"], one["attempt"], one["by"],
-             _pairs(one["detail"])) for one in events]  # fmt: skip
+             pairs(one["detail"])) for one in events]  # fmt: skip
     return table(("SEQ", "AT", "FROM", "FACT", "TO", "ATTEMPT", "BY", "DETAIL"), rows)
 
 
@@ -254,7 +239,7 @@ def show_event(one: Record) -> str:
         change,
         one["fact"],
         f"by {one['by']}",
-        _pairs(one["detail"]),
+        pairs(one["detail"]),
     )
     return "  ".join(str(part) for part in parts if part not in (None, ""))
 
@@ -269,7 +254,7 @@ def show_launches(found: Record) -> str:
 
 def _launch(one: Record) -> str:
     title = f"{one['token']}  attempt {one['attempt']}  rank {one['rank']}  on {one['node']}  starts {one['starts']}"
-    rows = [(step["step"], step["at"], step["by"], _pairs(step["detail"])) for step in one["steps"]]
+    rows = [(step["step"], step["at"], step["by"], pairs(step["detail"])) for step in one["steps"]]
     return f"{title}\n{table(('STEP', 'AT', 'BY', 'DETAIL'), rows)}"
 
 
@@ -287,7 +272,7 @@ def show_nodes(nodes: Iterable[Record], *, wide: bool) -> str:
         ]  # fmt: skip
         if wide:
             row += [one["epoch"], one["address"], one["containment"], ",".join(one["runtimes"]), one["agent_version"],
-                    _pairs(one["labels"])]  # fmt: skip
+                    pairs(one["labels"])]  # fmt: skip
         rows.append(row)
     return table(head + (more if wide else []), rows)
 
@@ -295,15 +280,15 @@ def show_nodes(nodes: Iterable[Record], *, wide: bool) -> str:
 def show_node(found: Record) -> str:
     node = found["node"]
     facts = listing([
-        ("name", node["name"]), ("state", node["state"]), ("schedulable", node["schedulable"]),
+        ("name", node["name"]), ("state", node["state"]), ("schedulable", yes_or_no(node["schedulable"])),
         ("group", node["group"]), ("epoch", node["epoch"]), ("address", node["address"]),
         ("cpus used", f"{node['cpus_used']:g} of {node['cpus']:g}"),
-        ("memory used", f"{node['memory_used_mib']} of {node['memory_mib']} MiB"), ("labels", _pairs(node["labels"])),
+        ("memory used", f"{node['memory_used_mib']} of {node['memory_mib']}MiB"), ("labels", pairs(node["labels"])),
         ("runtimes", ", ".join(node["runtimes"])), ("containment", node["containment"]),
-        ("agent", node["agent_version"]), ("boot", node["boot_id"]), ("seen", node["seen_at"]),
-        ("registered", node["registered_at"]), ("backs off until", node["backoff_until"]),
+        ("agent", node["agent_version"]), ("boot", node["boot_id"]), ("seen", when(node["seen_at"])),
+        ("registered", when(node["registered_at"])), ("backs off until", when(node["backoff_until"])),
         ("sessions", ", ".join(found["sessions"])),
-        *[("foreign", f"{one['token']}, not known to the ledger; last reported {one['seen_at']}")
+        *[("foreign", f"{one['token']}, not known to the ledger; last reported {when(one['seen_at'])}")
           for one in found["foreign"]],
     ])  # fmt: skip
     return f"{facts}\n\n{show_devices(found['devices'], wide=False)}" if found["devices"] else facts
@@ -313,96 +298,17 @@ def show_devices(devices: Iterable[Record], *, wide: bool) -> str:
     head = ["NODE", "INDEX", "MODEL", "MEMORY", "USED", "SHARE", "UUID"] + (["ARCH", "PRESENT"] if wide else [])
     rows = [
         [one["node"], one["index"], one["model"], f"{one['capacity_mib']}MiB", f"{one['used_mib']}MiB",
-         f"{one['used']:g}", one["uuid"]] + ([one["arch"], one["present"]] if wide else [])
+         f"{one['used']:g}", one["uuid"]] + ([one["arch"], yes_or_no(one["present"])] if wide else [])
         for one in devices
     ]  # fmt: skip
     return table(head, rows)
 
 
-def show_groups(groups: Iterable[Record], *, wide: bool) -> str:
-    head = ["NAME", "STATE", "ORDER", "PLACEMENT", "NODES", "VERSION"]
-    more = ["BACKEND", "OPTIONS", "NOTE"]
-    rows: list[list[object]] = []
-    for one in groups:
-        row: list[object] = [one["name"], _group_state(one), one["order"], one["placement"], one["nodes"],
-                             one["version"]]  # fmt: skip
-        if wide:
-            options = _option_values({**one["order_options"], **one["placement_options"], **one["options"]})
-            row += [one["backend"], options, one["problem"] and one["problem"]["message"]]
-        rows.append(row)
-    return table(head + (more if wide else []), rows)
-
-
-def _group_state(one: Record) -> str:
-    return "broken" if one["problem"] else "paused" if one["paused"] else "open"
-
-
-def show_group(found: Record) -> str:
-    one = found["group"]
-    facts = listing([
-        ("name", one["name"]), ("state", _group_state(one)), ("problem", _why(one["problem"])),
-        ("order", one["order"]), ("order options", _option_values(one["order_options"])),
-        ("placement", one["placement"]), ("placement options", _option_values(one["placement_options"])),
-        ("options", _option_values(one["options"])),
-        ("backend", one["backend"]), ("nodes", one["nodes"]), ("version", one["version"]),
-    ])  # fmt: skip
-    if not found["shares"]:
-        return facts
-    rows = [(one["project"], one["owner"], f"{one['weight']:g}", f"{one['entitled']:.1%}", f"{one['used']:.1%}",
-             f"{one['level']:.3f}") for one in found["shares"]]  # fmt: skip
-    return f"{facts}\n\n{table(('PROJECT', 'OWNER', 'WEIGHT', 'ENTITLED', 'USED', 'LEVEL'), rows)}"
-
-
-def show_quotas(quotas: Iterable[Record]) -> str:
-    """A line for each limit, of each that is counted apart."""
-    rows: list[tuple[object, ...]] = []
-    for one in quotas:
-        for used in one["used"] or [{"of": one["of"]}]:
-            for what, limit in one["limits"].items():
-                if limit is not None:
-                    now = used.get(what)
-                    rows.append((one["name"], used["of"], what, None if now is None else f"{now:g}", f"{limit:g}",
-                                 one["version"]))  # fmt: skip
-    return table(("NAME", "OF", "WHAT", "USED", "LIMIT", "VERSION"), rows)
-
-
-def _option_values(options: Mapping[str, Any]) -> str:
-    """As they can be given again."""
-    return " ".join(f"{name}={_option_value(value)}" for name, value in sorted(options.items()))
-
-
-def _option_value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ",".join(f"{name}:{weight:g}" for name, weight in cast("Mapping[str, float]", value).items())
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
-
-
-def show_policies(policies: Iterable[Record]) -> str:
-    rows: list[tuple[object, ...]] = []
-    for one in policies:
-        rows.append((one["kind"], one["name"], "", one["problem"]["message"] if one["problem"] else one["help"]))
-        rows += [("", "", f"{option['name']}={_option_value(option['default'])}", option["help"])
-                 for option in one["options"]]  # fmt: skip
-    return table(("KIND", "POLICY", "OPTION", "WHAT IT DOES"), rows)
-
-
 def show_diagnosis(found: Record) -> str:
-    counted = ", ".join(f"{count} {name}" for name, count in sorted(found["checked"].items()))
+    counted = ", ".join(
+        number_of(count, *COUNTED.get(name, (name,))) for name, count in sorted(found["checked"].items())
+    )
     if not found["findings"]:
         return f"clean: every invariant holds ({counted})"
     rows = [(one["severity"], one["code"], one["subject"], one["message"]) for one in found["findings"]]
     return f"{table(('SEVERITY', 'CODE', 'SUBJECT', 'MESSAGE'), rows)}\nlooked at {counted}"
-
-
-def _why(why: Record | None) -> str | None:
-    return None if why is None else f"{why['code']}: {why['message']}" if why["message"] else why["code"]
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={_plain(value)}" for key, value in values.items() if value is not None)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_plain, cast("list[Any]", value)))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.cli import exits
 from corral.model.faults import Fault
+from corral.model.wording import span
 
 if TYPE_CHECKING:
     from corral.client import AsyncClient, Client
@@ -62,7 +63,7 @@ class Terminal:
         now_s = time.monotonic()
         if now_s - self._reminded_s >= REMIND_S:
             self._reminded_s = now_s
-            self.note(f"{fault.message}; trying again, {waited_s:.0f} of {self.patience_s:g} s")
+            self.note(f"{fault.message}; trying again, {span(waited_s)} of {span(self.patience_s)}")
 
     def print(self, text: str) -> None:
         print(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from corral.cli.render import show_group, show_groups, show_history, show_policies
+from corral.cli.grouped import show_changes, show_group, show_groups, show_policies
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
 from corral.model.faults import Invalid
@@ -45,7 +45,8 @@ def group_show(terminal: Terminal, name: str) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     else:
-        terminal.print(found["group"]["name"] if terminal.output == "name" else show_group(found))
+        one = found["group"]
+        terminal.print(one["name"] if terminal.output == "name" else show_group(one, found["shares"]))
 
 
 @verb("create", NAME, *OPTIONS, formats=SHOWN)
@@ -76,7 +77,7 @@ def group_history(terminal: Terminal, name: str) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     else:
-        terminal.print(show_history(found))
+        terminal.print(show_changes(found))
 
 
 @verb("policies", formats=SHOWN)
@@ -94,13 +95,13 @@ def group_policies(terminal: Terminal) -> None:
 @verb("pause", NAME, formats=SHOWN)
 def queue_pause(terminal: Terminal, name: str) -> None:
     """Start nothing new in a group; what has room there goes on."""
-    _print(terminal, terminal.client.pause_group(name))
+    _print(terminal, terminal.client.pause_group(name), brief=True)
 
 
 @verb("resume", NAME, formats=SHOWN)
 def queue_resume(terminal: Terminal, name: str) -> None:
     """Let a group start sessions again."""
-    _print(terminal, terminal.client.resume_group(name))
+    _print(terminal, terminal.client.resume_group(name), brief=True)
 
 
 group = click.Group(
@@ -146,10 +147,10 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def _print(terminal: Terminal, found: Any) -> None:
+def _print(terminal: Terminal, found: Any, *, brief: bool = False) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     elif terminal.output == "name":
         terminal.print(found["name"])
     else:
-        terminal.print(show_groups([found], wide=True))
+        terminal.print(show_groups([found], wide=False) if brief else show_group(found))

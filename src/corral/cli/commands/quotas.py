@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.render import show_history, show_quotas
+from corral.cli.grouped import show_changes, show_quotas
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
 
@@ -68,7 +68,7 @@ def quota_history(terminal: Terminal, name: str) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     else:
-        terminal.print(show_history(found))
+        terminal.print(show_changes(found))
 
 
 quota = click.Group(

@@ -11,10 +11,12 @@ import click
 from corral.cli.request import begin_of
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
+from corral.cli.values import when
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, option, verb
 
 NAME = argument("name", "NAME")
 MOST_NODES = 4
+MAINTENANCE = "maintenance"  # of whom nobody's sessions may start there
 WHEN = (
     option("--begin", metavar="TIME", default="now", help="From when on: now, +2h, 18:00, 2026-12-01T18:00 (now)."),
     option("--end", metavar="TIME", help="Until when."),
@@ -95,9 +97,9 @@ def _show_all(found: Iterable[Mapping[str, Any]], *, wide: bool) -> str:
     head = ["NAME", "STATE", "STARTS", "ENDS", "NODES", "FOR", "CONFLICTS", "REASON"]
     more = ["MADE BY", "MADE", "DELETED BY", "DELETED"]
     rows = [
-        [one["name"], one["state"], one["starts_at"], one["ends_at"], _few(one["nodes"]), _whom(one),
+        [one["name"], one["state"], when(one["starts_at"]), when(one["ends_at"]), _few(one["nodes"]), _whom(one),
          one["conflicts"] or None, one["reason"]]
-        + ([one["made_by"], one["made_at"], one["deleted_by"], one["deleted_at"]] if wide else [])
+        + ([one["made_by"], when(one["made_at"]), one["deleted_by"], when(one["deleted_at"])] if wide else [])
         for one in found
     ]  # fmt: skip
     return table(head + (more if wide else []), rows)
@@ -105,18 +107,19 @@ def _show_all(found: Iterable[Mapping[str, Any]], *, wide: bool) -> str:
 
 def _show(one: Mapping[str, Any]) -> str:
     return listing([
-        ("name", one["name"]), ("state", one["state"]), ("starts", one["starts_at"]), ("ends", one["ends_at"]),
+        ("name", one["name"]), ("state", one["state"]),
+        ("starts", when(one["starts_at"])), ("ends", when(one["ends_at"])),
         ("nodes", ", ".join(one["nodes"])), ("for", _whom(one)), ("reason", one["reason"]),
         ("conflicts", f"{one['conflicts']}: {', '.join(one['conflicting'])}" if one["conflicts"] else "none"),
-        ("made by", one["made_by"]), ("made", one["made_at"]),
-        ("deleted by", one["deleted_by"]), ("deleted", one["deleted_at"]),
+        ("made by", one["made_by"]), ("made", when(one["made_at"])),
+        ("deleted by", one["deleted_by"]), ("deleted", when(one["deleted_at"])),
     ])  # fmt: skip
 
 
 def _whom(one: Mapping[str, Any]) -> str:
     named = [*one["owners"], *(f"project {name}" for name in one["projects"])]
     named += [f"{one['others']} others"] if one.get("others") else []
-    return ", ".join(named) or "nobody"
+    return ", ".join(named) or MAINTENANCE
 
 
 def _few(names: Sequence[str]) -> str:

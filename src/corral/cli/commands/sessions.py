@@ -17,6 +17,7 @@ from corral.cli.request import pairs
 from corral.cli.terminal import Terminal, write_bytes
 from corral.cli.verbs import LISTED, PATIENCE, SECONDS, SHOWN, argument, option, verb
 from corral.model.faults import Fault, Invalid
+from corral.model.wording import span
 
 ID = argument("id_", "ID")
 IDS = argument("ids", "ID...", nargs=-1, required=True)
@@ -93,7 +94,9 @@ def wait(terminal: Terminal, ids: tuple[str, ...], timeout: float | None) -> int
         left_s = None if deadline is None else max(0.0, deadline - host.now_s())
         session = terminal.client.wait(id_, left_s)
         if session["phase"] != "ended":
-            terminal.fail(Fault("wait_timeout", f"session {id_} is {session['phase']} after {timeout:g} s; wait again"))
+            terminal.fail(
+                Fault("wait_timeout", f"session {id_} is {session['phase']} after {span(timeout or 0)}; wait again")
+            )
             return exits.TIMED_OUT
         ended.append(session)
     if terminal.output != "table":

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.render import span
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import SECONDS, TOLD, argument, option, path, verb
 from corral.model.faults import Invalid
+from corral.model.wording import number_of, span
 
 if TYPE_CHECKING:
     from corral.sim.clusters import Cluster
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("auto", "muri", "philly", "openb", "swf", "corral")
 DEFAULT_POLICY = "fifo"
+TIMES = ("ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWDOWN")
+LEGEND = """\
+COMPLETION  from submit to end: the mean, the median, and the 95th percentile
+WAIT        from submit to start, likewise
+SLOWDOWN    the mean of completion by run time; 1 is to run at once
+IN USE      part of the fleet's GPUs (its CPUs, if it has none) that jobs held
+IDLE        part of it that lay idle while somebody waited"""
+LEGEND_LOST = """
+PREEMPTED   how often jobs were stopped for others, and MOST of one job
+LOST        GPU-hours (CPU-hours) of work that was done again"""
 
 
 @verb(
@@ -90,7 +100,7 @@ def simulate(
     if plot_file is not None:
         from corral.sim.plot import plot
 
-        plot_file.write_text(plot(f"{prepared.name} on {len(prepared.machines.nodes)} nodes", replays))
+        plot_file.write_text(plot(f"{prepared.name} on {number_of(len(prepared.machines.nodes), 'node')}", replays))
     if terminal.as_json:
         terminal.print_json({
             "trace": prepared.name, "jobs": len(prepared.jobs), "left_out": dict(prepared.left_out),
@@ -122,16 +132,16 @@ def _history(terminal: Terminal, database: str | None, last: str | None, *, with
 
 
 def show(name: str, nodes: int, gpus: int, reports: Sequence[Report]) -> str:
-    facts = listing([("trace", name), ("jobs", reports[0].all.jobs), ("fleet", f"{nodes} nodes, {gpus} GPUs")])
-    head = ["POLICY", "ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWDOWN", "IN USE", "IDLE*",
-            "PREEMPTED", "MOST", "LOST"]  # fmt: skip
-    whole = [
+    fleet = f"{number_of(nodes, 'node')}, {number_of(gpus, 'GPU')}"
+    facts = listing([("trace", name), ("jobs", reports[0].all.jobs), ("fleet", fleet)])
+    lost = any(one.all.preemptions or one.all.lost_hours for one in reports)
+    head = ["POLICY", *TIMES, "IN USE", "IDLE", *(["PREEMPTED", "MOST", "LOST"] if lost else [])]
+    rows = [
         [one.policy, *_cells(one.all), f"{one.utilisation:.1%}", f"{one.idle_while_waiting:.1%}",
-         one.all.preemptions, one.all.most_preemptions, f"{one.all.lost_hours:.0f}h"]
+         *([one.all.preemptions, one.all.most_preemptions, f"{one.all.lost_hours:.0f}h"] if lost else [])]
         for one in reports
     ]  # fmt: skip
-    note = "* of the fleet, idle while somebody waited; LOST in GPU-hours (CPU-hours on a fleet without GPUs)"
-    parts = [facts, table(head, whole), note]
+    parts = [facts, table(head, rows, right=range(1, len(head))), LEGEND + LEGEND_LOST * lost]
     parts += _parts("SIZE", [(one.policy, one.by_size) for one in reports])
     parts += _parts("OWNER", [(one.policy, one.by_owner) for one in reports])
     return "\n\n".join(parts)
@@ -142,8 +152,8 @@ def _parts(title: str, groups: Sequence[tuple[str, Mapping[str, Numbers]]]) -> l
     names = list(dict.fromkeys(key for _, by in groups for key in by))
     if len(names) < 2:
         return []
-    head = [title, "POLICY", "ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWDOWN"]
-    return [table(head, [[key, policy, *_cells(by[key])] for key in names for policy, by in groups if key in by])]
+    rows = [[key, policy, *_cells(by[key])] for key in names for policy, by in groups if key in by]
+    return [table([title, "POLICY", *TIMES], rows, right=range(2, len(TIMES) + 2))]
 
 
 def _cells(one: Numbers) -> list[object]:
