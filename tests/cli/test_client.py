@@ -287,5 +287,5 @@ def test_the_command_line_says_that_it_tries_again_and_then_gives_up(corral: Cor
     assert done.code == 5
     said, last = done.err.splitlines()
     assert said.startswith("corral: cannot reach the control plane")
-    assert said.endswith("trying again, 0 of 1 s")
+    assert said.endswith("trying again, 0s of 1s")
     assert last.startswith("corral: cannot reach the control plane")
