@@ -11,7 +11,7 @@ BUILT = set(
     re.findall(
         r"\w+",
         "A1 A2 A3 A4 A5 A6 A7 A8 A9 B1 B2 B3 B4 B5 B6 B7 C1 C2 C3 C4 D1 D3 D4 D6 D7 D10 D12 D13 E4 F3 F4 "
-        "F5 G1 G2 G5 G8 G10",
+        "F5 G1 G2 G5 G8 G9 G10",
     )
 )
 
