@@ -9,6 +9,10 @@ import click
 
 from corral.cli.verbs import option, path
 
+# Read, and refused by the control plane of this release; not shown, so that nobody builds on them.
+NOT_YET = ("profile", "image", "runtime", "interactive", "service", "ready_http", "idle_timeout", "max_lifetime",
+           "right_size", "env_compat", "on_node_loss")  # fmt: skip
+
 
 def _flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
@@ -105,3 +109,6 @@ REQUEST = (
     option("-q", "--quiet", is_flag=True, help="Print the id and nothing else."),
 )
 SUBMIT = (*IDENTITY, *RESOURCES, *COURSE, *SURROUNDINGS, *KINDS, *REQUEST)
+for _option in SUBMIT:
+    _option.hidden = _option.name in NOT_YET
+REFUSED = f"Not built yet, and refused: {', '.join(_flag_of(field) for field in NOT_YET)}."

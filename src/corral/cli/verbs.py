@@ -79,6 +79,7 @@ def verb(
     formats: Sequence[str] = (),
     cls: type[click.Command] = click.Command,
     asks: bool = True,
+    epilog: str | None = None,
 ) -> Callable[[Function], click.Command]:
     """The command of a function that takes a terminal and, by name, the values of its parameters. One that does not
     ask a control plane (`asks`) takes no options that name one."""
@@ -95,6 +96,7 @@ def verb(
             callback=command,
             params=[*params, *_common(formats, asks)],
             help=inspect.getdoc(function),
+            epilog=epilog,
             context_settings=SETTINGS,
         )
 

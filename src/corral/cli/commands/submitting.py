@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from corral.cli import exits, request, scripts, specfile
-from corral.cli.options import SUBMIT
+from corral.cli.options import REFUSED, SUBMIT
 from corral.cli.render import show_plan
 from corral.cli.terminal import Terminal, one_line
 from corral.cli.verbs import PATIENCE, SHOWN, argument, option, verb
@@ -46,7 +46,7 @@ class SubmitCommand(click.Command):
         return [*(words if isinstance(words, list | tuple) else ()), *rest]
 
 
-@verb("submit", WORDS, *SUBMIT, formats=SHOWN, cls=SubmitCommand)
+@verb("submit", WORDS, *SUBMIT, formats=SHOWN, cls=SubmitCommand, epilog=REFUSED)
 def submit(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
     """Submit a session and print its id.
 
@@ -64,7 +64,7 @@ def submit(terminal: Terminal, words: tuple[str, ...], **values: Any) -> int:
     return 0
 
 
-@verb("run", WORDS, *SUBMIT, RANK, PATIENCE, formats=SHOWN, cls=SubmitCommand)
+@verb("run", WORDS, *SUBMIT, RANK, PATIENCE, formats=SHOWN, cls=SubmitCommand, epilog=REFUSED)
 def run(terminal: Terminal, words: tuple[str, ...], rank: int | None, **values: Any) -> int:
     """Submit a session, show its output as it comes, and exit as it does. Ctrl-C asks it to stop.
 
