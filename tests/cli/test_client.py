@@ -195,14 +195,16 @@ def test_a_lost_answer_to_a_submit_is_asked_for_again_with_the_same_key() -> Non
     assert len(set(keys)) == 1
 
 
-def test_a_lost_answer_to_a_requeue_is_not_asked_for_again() -> None:
-    with (
-        answering(lambda request, number: b"") as (url, requests),
-        Client(url, "t") as client,
-        pytest.raises(Unreachable),
-    ):
-        client.requeue("k3f9x2m4qa")
-    assert len(requests) == 1
+def test_a_lost_answer_to_a_requeue_is_asked_for_again_with_the_same_key() -> None:
+    def lose_the_first(request: str, number: int) -> bytes:
+        return b"" if number % 2 else ok(b'{"id": "k3f9x2m4qa"}')
+
+    with answering(lose_the_first) as (url, requests), Client(url, "t") as client:
+        for key in (None, None, "mine"):
+            assert client.requeue("k3f9x2m4qa", idempotency_key=key)["id"] == "k3f9x2m4qa"
+    keys = [line for one in requests for line in one.splitlines() if line.lower().startswith("idempotency-key:")]
+    assert keys[0::2] == keys[1::2]
+    assert len(set(keys)) == 3, "each call has one of its own"
 
 
 def test_waiting_goes_on_when_the_control_plane_comes_back() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fastapi import Request
@@ -50,6 +50,17 @@ async def read_json(request: Request) -> Any:
         raise Invalid("bad_json", f"the body is not JSON: {error}") from None
     except RecursionError:
         raise Invalid("bad_json", "the body is nested too deeply") from None
+
+
+def nothing_else(body: Any) -> None:
+    """A body where none is read would be ignored in silence; an empty object says nothing."""
+    if body is ABSENT or body == {}:
+        return
+    if not isinstance(body, dict):
+        raise Invalid("bad_request", "body: there is nothing to say here; leave it out")
+    names = [str(name)[:80] for name in cast("dict[Any, Any]", body)]
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    raise Invalid("bad_request", f"{names[0]}: there is no such field{more}")
 
 
 class Gate:

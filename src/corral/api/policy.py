@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from corral.api.bodies import JsonRequest, read_json
+from corral.api.bodies import JsonRequest, nothing_else, read_json
 from corral.api.context import context_of
 from corral.api.problems import Forbidden
 from corral.model.array import Array
@@ -104,12 +104,16 @@ class PolicyRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()
         takes_json = self.body_field is not None
+        reads_itself = self.dependant.request_param_name is not None
+        takes_nothing = not (takes_json or reads_itself or {"GET", "HEAD"}.intersection(self.methods or ()))
         known = {field.alias: _is_list(field.field_info.annotation) for field in self.dependant.query_params}
 
         async def guarded(request: Request) -> Response:
             request.state.caller = await admit(request, self.policy)
             if self.policy is not Policy.PUBLIC:  # probes of all kinds add what they like
                 _only_known(request, known)
+            if takes_nothing:
+                nothing_else(await read_json(request))
             return await inner(JsonRequest(request, await read_json(request)) if takes_json else request)
 
         return guarded

@@ -131,9 +131,10 @@ class AsyncClient:
     async def release(self, session: str) -> shapes.Session:
         return await self._ask(calls.act(session, "release"))
 
-    async def requeue(self, session: str) -> shapes.Session:
-        """Run it again: a live one is stopped and queued again, an ended one gets a new session."""
-        return await self._ask(calls.act(session, "requeue"))
+    async def requeue(self, session: str, *, idempotency_key: str | None = None) -> shapes.Session:
+        """Run it again: a live one is stopped and queued again, an ended one gets a new session. With the same key
+        again it does no more."""
+        return await self._ask(calls.requeue(session, host.key_or_new(idempotency_key)))
 
     async def update(self, session: str, **changes: object) -> shapes.Session:
         """Change priority and group while it is pending; time and preemptible (a bool) until it ends; of an array also

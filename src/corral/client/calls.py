@@ -64,8 +64,12 @@ def show(session: str) -> Call:
 
 
 def act(session: str, verb: str) -> Call:
-    """cancel, hold and release may be repeated; requeue may make another session each time."""
-    return Call("POST", f"{_of(session)}/{verb}", repeatable=verb != "requeue")
+    """cancel, hold, release: asked twice they do what they do once."""
+    return Call("POST", f"{_of(session)}/{verb}", repeatable=True)
+
+
+def requeue(session: str, key: str) -> Call:
+    return Call("POST", f"{_of(session)}/requeue", headers=_with_key(key), repeatable=True)
 
 
 def update(session: str, changes: Mapping[str, object]) -> Call:

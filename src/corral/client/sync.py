@@ -128,9 +128,10 @@ class Client:
     def release(self, session: str) -> shapes.Session:
         return self._ask(calls.act(session, "release"))
 
-    def requeue(self, session: str) -> shapes.Session:
-        """Run it again: a live one is stopped and queued again, an ended one gets a new session."""
-        return self._ask(calls.act(session, "requeue"))
+    def requeue(self, session: str, *, idempotency_key: str | None = None) -> shapes.Session:
+        """Run it again: a live one is stopped and queued again, an ended one gets a new session. With the same key
+        again it does no more."""
+        return self._ask(calls.requeue(session, host.key_or_new(idempotency_key)))
 
     def update(self, session: str, **changes: object) -> shapes.Session:
         """Change priority and group while it is pending; time and preemptible (a bool) until it ends; of an array also

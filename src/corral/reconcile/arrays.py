@@ -22,7 +22,7 @@ from corral.ports import PLACE, NewSession, Store, Tx
 from corral.reconcile import quotas
 from corral.reconcile.groups import no_such_group
 from corral.reconcile.preempting import forget_room
-from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
+from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked, was_asked
 
 WINDOW = 128  # members that wait for room at once, of one array: as many of one shape as a pass reads
 ARRAYS_AT_ONCE = 20
@@ -206,15 +206,21 @@ def _released(session: Session) -> Session | None:
     return session._replace(wanted=Wanted.RUN) if session.wanted is Wanted.HOLD else None
 
 
-def requeue(tx: Tx, array_id: str, new_id: str, by: str) -> Array:
-    """Run it again: members that live are stopped and queued again; of an ended array a new one is made."""
+def requeue(tx: Tx, array_id: str, new_id: str, by: str, key: str | None = None) -> Array:
+    """Run it again: members that live are stopped and queued again; of an ended array a new one is made. Asked again
+    with the same key it does no more."""
     array = _locked(tx, array_id)
+    if key is not None and was_asked(tx, array_id, "requeue", key):
+        return array
     if array.ended_at is not None:
         spec = replace(array.spec, hold=False, begin=None, after=())
-        return submit(tx, [NewSession(new_id, spec, array.owner, requeue_of=array_id)], by)[0]
+        again = NewSession(new_id, spec, array.owner, key, f"requeue of {array_id}", requeue_of=array_id)
+        return submit(tx, [again], by)[0]
     if array.wanted is Wanted.STOP:
         raise Refused("being_cancelled", f"array {array_id} is being cancelled; requeue it once it has ended",
                       subject=array_id)  # fmt: skip
+    if key is not None:
+        array = tx.write_array(array, array, _line("requeue", by, {"key": key}))
     _ask_members(tx, array, "requeue", by, _again)
     return array
 

@@ -21,7 +21,7 @@ from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile import arrays, quotas
 from corral.reconcile.groups import no_such_group
 from corral.reconcile.preempting import forget_room
-from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked
+from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked, was_asked
 
 CONFIRM_AFTER_S = 60.0  # start_ttl: no start on permission older than this (docs/protocol.md 7)
 
@@ -112,9 +112,12 @@ def release(tx: Tx, session_id: str, by: str) -> Session:
     return tx.sessions([session_id]).get(session_id, session)
 
 
-def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
-    """Run it again: a live session is stopped and queued again; an ended one gets a new session linked to it."""
+def requeue(tx: Tx, session_id: str, new_id: str, by: str, key: str | None = None) -> Session:
+    """Run it again: a live session is stopped and queued again; an ended one gets a new session linked to it. Asked
+    again with the same key it does no more."""
     session = _locked(tx, session_id, by)
+    if key is not None and was_asked(tx, session_id, "requeue", key):
+        return session
     if kept := session.spec.options.get(UNREADABLE):
         raise Refused(
             "broken_record", f"what session {session_id} was to run could not be read (kept as {kept}); submit it anew",
@@ -122,15 +125,18 @@ def requeue(tx: Tx, session_id: str, new_id: str, by: str) -> Session:
         )  # fmt: skip
     if session.phase is Phase.ENDED:
         spec = replace(alone(session), hold=False, begin=None, after=())
-        again = NewSession(new_id, spec, session.owner, requeue_of=session_id)
+        again = NewSession(new_id, spec, session.owner, key, f"requeue of {session_id}", requeue_of=session_id)
         return submit(tx, [again], by)[0]
     if session.wanted is Wanted.STOP:
         raise Refused("being_cancelled", f"session {session_id} is being cancelled; requeue it once it has ended")
+    noted = {} if key is None else {"key": key}
     if session.phase in (Phase.PLACED, Phase.STARTING, Phase.RUNNING) and session.stop_for is None:
-        _note(tx, session, session._replace(stop_for=StopFor.REQUEUE), "requeue", by)
+        _note(tx, session, session._replace(stop_for=StopFor.REQUEUE), "requeue", by, noted)
         settle_locked(tx, [session_id], by)
     elif session.phase is Phase.STOPPING:
         raise Refused("stopping", f"session {session_id} is stopping; requeue it once it has ended")
+    elif noted:
+        _note(tx, session, session, "requeue", by, noted)
     return tx.sessions([session_id])[session_id]
 
 

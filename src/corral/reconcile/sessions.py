@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from corral.model.lifecycle import Effect, Phase, Wanted
 from corral.model.session import Certificate, Change, Entry, Kernel, Session
-from corral.ports import PLACE, Keep, Store, Tx
+from corral.ports import PLACE, Keep, Reads, Store, Tx
 from corral.reconcile.decide import CHECK_AFTER_S, Decision, overdue, settle
 
 SWEEP_LIMIT = 500
@@ -135,3 +135,13 @@ def _ask_nodes(tx: Tx, sessions: Sequence[Session]) -> None:
     """Have the nodes say again all they know of these kernels: how a state that lasts too long is resolved (B6)."""
     kernels = tx.kernels([session.id for session in sessions]) if sessions else {}
     tx.ask_again([kernel.token for group in kernels.values() for kernel in group if kernel.certificate is None])
+
+
+def was_asked(reads: Reads, id_: str, what: str, key: str) -> bool:
+    """Whether history says that this was asked before, with this idempotency key."""
+    after = 0
+    while lines := reads.history(id_, after):
+        if any(one.entry.fact == what and one.entry.detail.get("key") == key for one in lines):
+            return True
+        after = lines[-1].seq
+    return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
-from fastapi import Body, Header, Response
+from fastapi import Body, Response
 
 from corral.api.ahead import Ahead, ChangeView, EstimateView, HolderView, look_ahead
 from corral.api.arrays import array_view
@@ -15,6 +15,7 @@ from corral.api.context import Context, Here
 from corral.api.digests import digests_of
 from corral.api.explaining import ClassView, classes_of, without_own
 from corral.api.inputs import BatchIn, SessionIn
+from corral.api.keys import Key, checked_key
 from corral.api.lookup import find_any
 from corral.api.openapi import json_of, respond
 from corral.api.others import told_to
@@ -47,7 +48,6 @@ from corral.scheduling.snapshot import Shape, shape_of
 
 router = routes("sessions")
 MOST_AT_ONCE = 10_000  # sessions that one request may name to wait for
-Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 
 
 class SessionsView(msgspec.Struct):
@@ -92,7 +92,7 @@ async def submit(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]
 @allow(Policy.USER)
 async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Body()], key: Key = None) -> Response:
     """Submit many sessions: all, or none. The key is for the whole of the request."""
-    _checked_key(key)
+    checked_key(key)
     specs = [_numbered(number, lambda one=one: spec_of(one)) for number, one in enumerate(asked.sessions)]
     whole = digests_of(specs) if key else ()
     new: list[NewSession] = []
@@ -251,10 +251,4 @@ def _numbered(number: int, make: Callable[[], SessionSpec]) -> SessionSpec:
 def _key(asked: SessionIn, header: str | None) -> str | None:
     if header is not None and asked.idempotency_key and header != asked.idempotency_key:
         raise Invalid("two_keys", "the Idempotency-Key header and the field idempotency_key differ; give one of them")
-    return _checked_key(asked.idempotency_key if header is None else header)
-
-
-def _checked_key(key: str | None) -> str | None:
-    if key is not None and not (key.strip() and key.isprintable()):
-        raise Invalid("bad_idempotency_key", "an idempotency key is printable text, and not empty")
-    return key
+    return checked_key(asked.idempotency_key if header is None else header)

@@ -10,6 +10,7 @@ from fastapi import Body, Response
 from corral.api.arrays import array_view
 from corral.api.context import Context, Here
 from corral.api.inputs import UpdateIn
+from corral.api.keys import Key, checked_key
 from corral.api.lookup import find_any, find_id
 from corral.api.openapi import json_of, respond
 from corral.api.others import told_to
@@ -81,11 +82,12 @@ async def release(here: Here, asking: Asking, session_id: str) -> Response:
 
 @router.post("/api/v1/sessions/{session_id}/requeue", responses=Answers)
 @allow(Policy.USER)
-async def requeue(here: Here, asking: Asking, session_id: str) -> Response:
-    """Run it again: a live one is stopped and queued again, an ended one gets a new session linked to it."""
-    new_id = here.ids.session_id()
-    return await _do(here, asking, session_id, lambda tx, id_: intents.requeue(tx, id_, new_id, asking.by),
-                     lambda tx, id_: arrays.requeue(tx, id_, new_id, asking.by))  # fmt: skip
+async def requeue(here: Here, asking: Asking, session_id: str, key: Key = None) -> Response:
+    """Run it again: a live one is stopped and queued again, an ended one gets a new session linked to it. With an
+    idempotency key, repeating the request does no more, and answers what it was about as it is then."""
+    new_id, kept = here.ids.session_id(), checked_key(key)
+    return await _do(here, asking, session_id, lambda tx, id_: intents.requeue(tx, id_, new_id, asking.by, kept),
+                     lambda tx, id_: arrays.requeue(tx, id_, new_id, asking.by, kept))  # fmt: skip
 
 
 @router.patch("/api/v1/sessions/{session_id}", responses=Answers)
