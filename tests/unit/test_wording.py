@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.model.resources import parse_duration_s
-from corral.model.wording import instant, length, number_of, span
+from corral.model.wording import instant, length, like, number_of, span
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,17 @@ def test_one_is_one(number: float, told: str) -> None:
 
 def test_what_has_a_plural_of_its_own() -> None:
     assert number_of(3, "GPU of its model", "GPUs of its model") == "3 GPUs of its model"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("defualt", "default"), ("Default", "default"), ("defaul", "default"), ("gup", "gpu"), ("gpu-pols", "gpu-pool"),
+     ("node-11", "node-1"), ("nope", None), ("x", None), ("", None), ("d" * 500, None)],
+)  # fmt: skip
+def test_a_name_that_is_nearly_right_is_asked_about(name: str, meant: str | None) -> None:
+    known = ["default", "gpu", "gpu-pool", "node-1", "train"]
+    assert like(name, known) == (f"; did you mean {meant!r}?" if meant else "")
+
+
+def test_of_nothing_nothing_is_meant() -> None:
+    assert like("x", []) == ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
+FURTHEST, LONGEST_COMPARED = 16, 128  # names further apart, or longer, are not like one another
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -35,3 +37,25 @@ def instant(seconds: float) -> str:
 def number_of(number: float, thing: str, things: str | None = None) -> str:
     """1 GPU, 2 GPUs, 0.5 GPUs."""
     return f"{number:g} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def like(name: str, known: Iterable[str]) -> str:
+    """The question whether the known name that is nearest was meant, to put behind what is wrong; else nothing."""
+    most = max(1, len(name) // 4)
+    near = min(((_apart(name.lower(), one.lower()), one) for one in known), default=(most + 1, ""))
+    return f"; did you mean {near[1]!r}?" if near[0] <= most else ""
+
+
+def _apart(left: str, right: str) -> int:
+    """How many letters must be put in, left out, changed or swapped with the next."""
+    if abs(len(left) - len(right)) > FURTHEST or max(len(left), len(right)) > LONGEST_COMPARED:
+        return FURTHEST + len(left)
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, one in enumerate(left, 1):
+        last, before, row = before, row, [i]
+        for j, other in enumerate(right, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (one != other)))
+            if i > 1 and j > 1 and one == right[j - 2] and left[i - 2] == other:
+                row[j] = min(row[j], last[j - 2] + 1)
+    return row[-1]
