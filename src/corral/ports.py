@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from corral.lists import Lists
 from corral.model.array import Array, Due, Missed, Tally
@@ -291,6 +291,9 @@ class Tx(Reads, Protocol):
 
     def hint(self, *channels: str) -> None: ...
     def lock(self, nodes: Iterable[str], sessions: Iterable[str]) -> None: ...
+    def begin_again(self, why: str) -> NoReturn:
+        """Undo all of this transaction, let its locks go and run its body anew: others have moved what it is about."""
+        ...
 
     # sessions
     def submit(self, new: Sequence[NewSession]) -> list[Session]: ...

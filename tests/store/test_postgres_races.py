@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,12 +14,13 @@ import pytest
 from corral.clock import SystemClock, SystemIds
 from corral.model.lifecycle import Phase
 from corral.model.resources import GpuRequest
-from corral.model.session import KernelFact
+from corral.model.session import Entry, KernelFact
 from corral.ports import Reads, Store, Tx
 from corral.reconcile.placement import commit
 from corral.reconcile.promising import Ahead
-from corral.reconcile.sessions import sweep_due
+from corral.reconcile.sessions import change_of, lock_with_nodes, sweep_due
 from corral.scheduling.ahead.promises import NewStarts
+from corral.scheduling.cycle import cycle
 from corral.scheduling.plan import Plan
 from corral.scheduling.snapshot import Promise
 from corral.store import PostgresStore
@@ -368,3 +369,42 @@ def test_who_only_notes_why_others_wait_holds_up_nobody_who_waits_for_him(
 
     at_once(threads, asking, noting)
     assert tries == {"ask": 1, "note": 1}
+
+
+@pytest.mark.parametrize("moved", ["placed", "pinned"])
+def test_who_finds_a_session_moved_begins_again_with_no_lock_held(stores: list[PostgresStore], moved: str) -> None:
+    """A transaction that waits for one more node while it holds a session could be waited for by who has that node."""
+    play = Play(stores[0])
+    asyncio.run(play.join("n1", cpus=2))
+    (id_,) = asyncio.run(play.submit(spec(cpus=2)))
+    tries: list[list[tuple[list[str], list[str]]]] = []
+
+    def body(tx: Tx) -> None:
+        locks: list[tuple[list[str], list[str]]] = []
+        tries.append(locks)
+        lock = tx.lock
+
+        def noted(nodes: Iterable[str], sessions: Iterable[str]) -> None:
+            nodes, sessions = sorted(nodes), sorted(sessions)
+            if len(tries) == 1 and not locks:  # it has looked, and does not hold it yet
+                asyncio.run(stores[1].tx(moved, meanwhile))
+            locks.append((nodes, sessions))
+            lock(nodes, sessions)
+
+        tx.lock = noted  # type: ignore[method-assign]
+        assert set(lock_with_nodes(tx, [id_])) == {id_}
+
+    def meanwhile(tx: Tx) -> None:
+        snapshot = tx.snapshot(8)
+        if moved == "placed":
+            assert commit(tx, cycle(snapshot), {}, BY, claiming=True) == 1
+            return
+        session = tx.sessions([id_])[id_]
+        tx.lock(["n1"], [id_])
+        entry = Entry("preempting", session.phase, session.phase, 1, BY)
+        tx.write([change_of(session, session._replace(room_by=tx.now + 60), entry)], BY)
+        tx._run("INSERT INTO pin (token, device, owner, node, expires_at) "  # type: ignore[attr-defined]
+                "VALUES ('t', '', :id, 'n1', :at)", id=id_, at=tx.now + 60)  # fmt: skip
+
+    asyncio.run(stores[0].tx("look", body))
+    assert tries == [[([], [id_])], [(["n1"], [id_])]]

@@ -20,14 +20,24 @@ PIN_S = 60.0  # room is kept for so long after it was expected
 
 def lock_with_nodes(tx: Tx, ids: Iterable[str], nodes: Iterable[str] = ()) -> dict[str, Session]:
     """Lock these sessions, those they make way for, and every node that their kernels, or pins of theirs, are on, in
-    the one order; the sessions as they are then."""
+    the one order; the sessions as they are then. Where one of them was placed, or others began to make way, before it
+    was locked, all is let go and begun again: who held it while waiting for one more node might wait for ever."""
     listed = list(ids)
     pinned, claimants = tx.bound(listed) if listed else (set[str](), set[str]())
     locked = {*nodes, *pinned, *_nodes_under(tx, listed)}
     tx.lock(locked, {*listed, *claimants})
-    if placed_meanwhile := _nodes_under(tx, listed) - locked:
-        tx.lock(placed_meanwhile, ())
-    return tx.sessions(listed)
+    sessions = tx.sessions(listed)
+    if _nodes_under(tx, listed) - locked or _bound_meanwhile(tx, sessions, locked, {*listed, *claimants}):
+        tx.begin_again("a session was placed before it was locked")
+    return sessions
+
+
+def _bound_meanwhile(tx: Tx, sessions: Mapping[str, Session], nodes: set[str], locked: set[str]) -> bool:
+    claimed = (one.preempted_for for one in sessions.values() if one.phase is not Phase.ENDED)
+    if any(claimant is not None and claimant not in locked for claimant in claimed):
+        return True
+    expecting = [one.id for one in sessions.values() if one.room_by is not None]
+    return bool(expecting) and not tx.bound(expecting)[0] <= nodes
 
 
 def _nodes_under(tx: Tx, ids: Sequence[str]) -> set[str]:

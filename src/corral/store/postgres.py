@@ -22,7 +22,7 @@ from corral.model.faults import Unavailable
 from corral.ports import Clock, CrashPoint, Deed, Ids, Reads, Tx, no_crash
 from corral.store import sql
 from corral.store.connection import PostgresConnection
-from corral.store.faults import Conflict, unstorable
+from corral.store.faults import Conflict, MovedMeanwhile, unstorable
 from corral.store.postgres_link import CUT_FROZEN, LOST, OF_CORRAL, Link
 from corral.store.reads import SqlReads
 from corral.store.tx import SqlTx
@@ -36,7 +36,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 0.5
 LISTEN_RETRY_S = 1.0
 CUT_EVERY_S = 2.0
 PAYLOAD_BYTES = 7_900  # a notification carries less than 8,000
-RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable, MovedMeanwhile)
 
 
 def _tell_nobody(_what: str) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NoReturn
 
 from corral.model.session import Kernel, Session
 from corral.ports import Deed
 from corral.store import node_sql, sql
 from corral.store.connection import Connection
-from corral.store.faults import Conflict
+from corral.store.faults import Conflict, MovedMeanwhile
 from corral.store.reads import SqlReads
 
 
@@ -43,6 +43,9 @@ class Writes(SqlReads):
             self._rows(sql.LOCK_SESSIONS, ids=ids)
             self._locked.update(ids)
         self.forget_now()  # time may have passed while others held these
+
+    def begin_again(self, why: str) -> NoReturn:
+        raise MovedMeanwhile(why)
 
     def sessions(self, ids: Iterable[str]) -> dict[str, Session]:
         wanted = set(ids)
