@@ -272,7 +272,7 @@ def update(
         if limit and session.phase in (Phase.STARTING, Phase.RUNNING):
             tx.ask_again([kernel.token for kernel in tx.kernels([session.id]).get(session.id, [])])
     if group is not None and not tx.share_groups([group]):
-        raise no_such_group(group)
+        raise no_such_group(group, tx.groups())
     tx.hint(PLACE)
     return array
 

@@ -8,12 +8,13 @@ whether they are paused. Submitting and moving a session keep its group from bei
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.node import ResourceGroup
+from corral.model.wording import like
 from corral.ports import PLACE, Tx
 from corral.scheduling.policies.registry import checked_group
 
@@ -106,16 +107,17 @@ def delete(tx: Tx, name: str, by: str) -> None:
     tx.note_group(name, group.version + 1, "group_deleted", by, {})
 
 
-def no_such_group(name: str) -> NotFound:
+def no_such_group(name: str, known: Iterable[str]) -> NotFound:
     shown = name[:LONGEST_SHOWN]
-    return NotFound("group_unknown", f"there is no resource group {shown!r}; `corral group list` lists them",
-                    subject=shown)  # fmt: skip
+    message = f"there is no resource group {shown!r}{like(shown, known) or ';'} `corral group list` lists them"
+    return NotFound("group_unknown", message, subject=shown)
 
 
 def _known(tx: Tx, name: str) -> ResourceGroup:
-    found = tx.groups().get(name)
+    groups = tx.groups()
+    found = groups.get(name)
     if found is None:
-        raise no_such_group(name)
+        raise no_such_group(name, groups)
     return found
 
 

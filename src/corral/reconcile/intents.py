@@ -20,6 +20,7 @@ from corral.model.wording import span
 from corral.ports import PLACE, NewSession, Tx
 from corral.reconcile import arrays, quotas
 from corral.reconcile.groups import no_such_group
+from corral.reconcile.nodes import no_such_node
 from corral.reconcile.preempting import forget_room
 from corral.reconcile.sessions import change_of, lock_with_nodes, settle_locked, was_asked
 
@@ -59,7 +60,7 @@ def _check(tx: Tx, stored: Sequence[tuple[NewSession, Session | Array]]) -> None
 def _keep_groups(tx: Tx, names: Sequence[str]) -> None:
     """None of these groups may go while this is not committed."""
     if missing := sorted(set(names) - tx.share_groups(names)):
-        raise no_such_group(missing[0])
+        raise no_such_group(missing[0], tx.groups())
 
 
 def cancel(tx: Tx, session_id: str, by: str) -> Session:
@@ -188,7 +189,7 @@ def confirm_dead(tx: Tx, node: str, by: str) -> list[str]:
     """
     found = tx.nodes([node]).get(node)
     if found is None:
-        raise NotFound("no_such_node", f"there is no node {node[:80]!r}; `corral nodes` lists them", subject=node[:80])
+        raise no_such_node(node, tx.nodes())
     ids = tx.sessions_on(node)
     lock_with_nodes(tx, ids, [node])
     found = tx.nodes([node])[node]

@@ -6,13 +6,22 @@ node's are certified by the registration that raised it; what slipped through is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from corral.model.faults import NotFound
 from corral.model.node import NodeState
+from corral.model.wording import like
 from corral.ports import Store, Tx
 from corral.reconcile.exchange import NODE_TIMEOUT_S, sweep_epoch
 
 LIMIT = 200
+LONGEST_SHOWN = 80
+
+
+def no_such_node(name: str, known: Iterable[str]) -> NotFound:
+    shown = name[:LONGEST_SHOWN]
+    message = f"there is no node {shown!r}{like(shown, known) or ';'} `corral nodes` lists them"
+    return NotFound("no_such_node", message, subject=shown)
 
 
 async def nodes_pass(store: Store, by: str) -> None:

@@ -29,6 +29,7 @@ from corral.model.quota import (
 )
 from corral.model.session import Session
 from corral.model.spec import SessionSpec
+from corral.model.wording import like
 from corral.ports import PLACE, Above, NewSession, Reads, Tx
 from corral.scheduling.limits import Admission, told_together, within
 from corral.scheduling.plan import Placed, Refusal
@@ -58,7 +59,7 @@ def delete(tx: Tx, name: str, by: str) -> Quota:
     _hold_still(tx, [name])
     found = find(tx, name)
     if found is None:
-        raise no_such_quota(name)
+        raise no_such_quota(name, (one.name for one in tx.quotas(held=False).listed))
     if not tx.drop_quota(name, found.version):
         raise _moved(name)
     tx.note_quota(name, found.version + 1, "quota_deleted", by, {})
@@ -211,9 +212,10 @@ def find(reads: Reads, name: str) -> Quota | None:
     return next((one for one in reads.quotas(held=False).listed if one.name == name), None)
 
 
-def no_such_quota(name: str) -> NotFound:
+def no_such_quota(name: str, known: Iterable[str]) -> NotFound:
     shown = name[:LONGEST_SHOWN]
-    return NotFound("no_such_quota", f"there is no quota {shown!r}; `corral quota list` lists them", subject=shown)
+    message = f"there is no quota {shown!r}{like(shown, known) or ';'} `corral quota list` lists them"
+    return NotFound("no_such_quota", message, subject=shown)
 
 
 def told(quota: Quota) -> Mapping[str, object]:

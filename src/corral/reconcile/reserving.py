@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from corral.model.faults import NotFound, Refused
 from corral.model.reservation import LONGEST_SHOWN, AskedReservation, ReservationRow, checked, span
-from corral.model.wording import number_of
+from corral.model.wording import like, number_of
 from corral.ports import PLACE, Reads, Tx
+from corral.reconcile.groups import no_such_group
+from corral.reconcile.nodes import no_such_node
 from corral.scheduling.reserving import is_for, moment
 from corral.scheduling.snapshot import Running
 
@@ -48,21 +50,24 @@ def delete(tx: Tx, name: str, by: str) -> ReservationRow:
     found = find(tx, name)
     tx.lock(found.nodes, ())
     if not tx.drop_reservation(found.name, found.version, by):
-        raise no_such_reservation(name)
+        raise no_such_reservation(name, ())
     tx.hint(PLACE)
     return found
 
 
 def find(reads: Reads, name: str) -> ReservationRow:
-    found = next((one for one in reads.reservations() if one.name == name), None)
+    there = reads.reservations()
+    found = next((one for one in there if one.name == name), None)
     if found is None:
-        raise no_such_reservation(name)
+        raise no_such_reservation(name, (one.name for one in there))
     return found
 
 
-def no_such_reservation(name: str) -> NotFound:
-    return NotFound("no_such_reservation", f"there is no reservation {name[:LONGEST_SHOWN]!r} that is not over; "
-                    "`corral reservation list` shows them", subject=name[:LONGEST_SHOWN])  # fmt: skip
+def no_such_reservation(name: str, known: Iterable[str]) -> NotFound:
+    shown = name[:LONGEST_SHOWN]
+    asked = f"{shown!r} that is not over{like(shown, known) or ';'}"
+    message = f"there is no reservation {asked} `corral reservation list` lists them"
+    return NotFound("no_such_reservation", message, subject=shown)
 
 
 def conflicts(reads: Reads, found: Iterable[ReservationRow]) -> dict[tuple[str, int], list[Running]]:
@@ -85,9 +90,8 @@ def runs_into(run: Running, reservation: ReservationRow, now: float) -> bool:
 def _candidates(tx: Tx, asked: AskedReservation) -> list[str]:
     """The nodes it is about, or may be."""
     if asked.group is not None:
-        if asked.group not in tx.groups():
-            raise NotFound("group_unknown", f"there is no resource group {asked.group[:LONGEST_SHOWN]!r}; "
-                           "`corral group list` shows them", subject=asked.group[:LONGEST_SHOWN])  # fmt: skip
+        if asked.group not in (groups := tx.groups()):
+            raise no_such_group(asked.group, groups)
         listed = sorted(node.name for node in tx.nodes().values() if node.group == asked.group)
         wanted = 1 if asked.count is None else asked.count
         if len(listed) < wanted:
@@ -97,8 +101,7 @@ def _candidates(tx: Tx, asked: AskedReservation) -> list[str]:
     names = sorted(set(asked.nodes))
     known = tx.nodes(names)
     if unknown := [name for name in names if name not in known]:
-        name = unknown[0][:LONGEST_SHOWN]
-        raise NotFound("no_such_node", f"there is no node {name!r}; `corral nodes` lists them", subject=name)
+        raise no_such_node(unknown[0], tx.nodes())
     return names
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from corral.model.faults import Invalid
 from corral.model.quota import NO_QUOTAS, Quotas
+from corral.model.wording import like
 from corral.scheduling.claiming.claims import Claim, LeastAttained, ShortestRemaining
 from corral.scheduling.claiming.learning import Learning
 from corral.scheduling.policies import registry
@@ -129,4 +130,4 @@ def policy_of(name: str, placement: str = "pack", quotas: Quotas = NO_QUOTAS) ->
         f"{', '.join(NAMES)}; {', '.join(ORDERS)} also with {', '.join(f'+{how}' for how in HOW)}; and, as resource "
         f"groups have them, {', '.join(PREFIX + name for name in registry.names(PolicyKind.ORDER))}"
     )
-    raise Invalid("unknown_policy", f"there is no policy {name!r}; there are {known}")
+    raise Invalid("unknown_policy", f"there is no policy {name!r}{like(name, NAMES) or ';'} there are {known}")

@@ -13,13 +13,13 @@ from corral.api.lookup import BROKEN, broken_line
 from corral.api.openapi import json_of, respond
 from corral.api.policy import Asking, Policy, allow, routes
 from corral.api.render import DeviceView, ForeignView, NodeView, device_view, foreign_view, node_view
-from corral.model.faults import NotFound
 from corral.model.invariants import check, gather
 from corral.model.node import NodeState
 from corral.model.wording import number_of, span
 from corral.ports import Foreign, Reads
 from corral.reconcile import intents
 from corral.reconcile.loop import LoopHealth
+from corral.reconcile.nodes import no_such_node
 
 router = routes("cluster")
 OVERDUE_SWEEPS = 3.0
@@ -76,7 +76,7 @@ async def node(here: Here, asking: Asking, name: str) -> Response:
 
     def look(reads: Reads) -> NodeWithDevices:
         if (found := reads.nodes([_plain(name)]).get(name)) is None:
-            raise _no_such_node(name)
+            raise no_such_node(name, reads.nodes())
         devices = [device_view(device) for device in reads.devices([name])]
         sessions = reads.sessions(reads.sessions_on(name))
         own = sorted(id_ for id_, session in sessions.items() if asking.sees(session))
@@ -169,9 +169,5 @@ def _ill(loop: LoopHealth, now: float) -> Iterator[tuple[str, str]]:
 
 def _plain(name: str) -> str:
     if "\x00" in name:
-        raise _no_such_node(name)
+        raise no_such_node(name, ())
     return name
-
-
-def _no_such_node(name: str) -> NotFound:
-    return NotFound("no_such_node", f"there is no node {name[:80]!r}; `corral nodes` lists them", subject=name[:80])

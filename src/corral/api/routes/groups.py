@@ -114,9 +114,10 @@ async def group(here: Here, asking: Asking, name: str) -> Response:
     """One group, and who has which share of it."""
 
     def look(reads: Reads) -> GroupWithShares:
-        found = reads.groups().get(name)
+        groups = reads.groups()
+        found = groups.get(name)
         if found is None:
-            raise intents.no_such_group(name)
+            raise intents.no_such_group(name, groups)
         return GroupWithShares(_now(reads, found, asking), [_share_view(one) for one in _shares(reads, found, asking)])
 
     return respond(await here.store.read("group", look))
@@ -183,7 +184,7 @@ async def group_history(
     def look(reads: Reads) -> list[EventView]:
         rows = reads.group_history(name, after, limit) if "\x00" not in name else []
         if not rows and name not in reads.groups() and not (after and reads.group_history(name, 0, 1)):
-            raise intents.no_such_group(name)
+            raise intents.no_such_group(name, reads.groups())
         return [event_for(asking, row) for row in rows]
 
     return respond(await here.store.read("group history", look))

@@ -117,16 +117,17 @@ async def quota_history(
 
     def look(reads: Reads) -> list[EventView]:
         if "\x00" in name or not reads.quota_version(name):
-            raise intents.no_such_quota(name)
+            raise intents.no_such_quota(name, (one.name for one in reads.quotas(held=False).listed))
         return [event_view(row) for row in reads.quota_history(name, after, limit)]
 
     return respond(await here.store.read("quota history", look))
 
 
 def _one(reads: Reads, asking: Caller, name: str) -> QuotaView:
-    found = next((one for one in _views(reads, asking) if one.name == name), None)
+    views = _views(reads, asking)
+    found = next((one for one in views if one.name == name), None)
     if found is None:
-        raise intents.no_such_quota(name)
+        raise intents.no_such_quota(name, (one.name for one in views))
     return found
 
 

@@ -34,7 +34,7 @@ from corral.api.specs import spec_of
 from corral.api.waits import asked_refusals
 from corral.model.array import Array, has_row, member_of, phase_of
 from corral.model.dependency import Dependency, DependencyKind, dependencies_of
-from corral.model.faults import Fault, Invalid, NotFound, Refused
+from corral.model.faults import Fault, Invalid, Refused
 from corral.model.indices import indices_of
 from corral.model.lifecycle import Phase
 from corral.model.session import Session
@@ -42,6 +42,7 @@ from corral.model.spec import SessionSpec
 from corral.ports import DependencyRow, NewSession, Reads, Tx
 from corral.reconcile import arrays, intents
 from corral.reconcile.dependencies import let_wait
+from corral.reconcile.groups import no_such_group
 from corral.reconcile.quotas import asked_about, asked_to_wait
 from corral.scheduling.explaining.explain import explain, explain_waiting
 from corral.scheduling.snapshot import Shape, shape_of
@@ -236,8 +237,8 @@ def _waited_for(one: Session | Array) -> str:
 
 
 def _known_group(reads: Reads, spec: SessionSpec) -> None:
-    if spec.group is not None and spec.group not in reads.groups():
-        raise NotFound("group_unknown", f"there is no resource group {spec.group!r}", subject=spec.group)
+    if spec.group is not None and spec.group not in (groups := reads.groups()):
+        raise no_such_group(spec.group, groups)
 
 
 def _numbered(number: int, make: Callable[[], SessionSpec]) -> SessionSpec:
