@@ -7,47 +7,61 @@ look at the next hour costs what ends in it; and a pool that is kept remembers w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from corral.scheduling.engine.cells import Places
 from corral.scheduling.engine.pool import Floats, Ints, Pool, Rows
-from corral.scheduling.places import RankPlace
+from corral.scheduling.snapshot import Running
 
 CHUNK = 256
+LATE_S = 60.0  # how long who has outlived its known end is given each time
+TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
 
 
-class End(NamedTuple):
-    at_s: float
-    ranks: tuple[RankPlace, ...]
+def gives_back_at(one: Running, now_s: float) -> float | None:
+    """When its room is free again, never in the past; None: nobody knows."""
+    if one.ends_at is None or one.ends_at <= now_s - TOO_LATE_S:
+        return None
+    late_s = now_s - one.ends_at
+    return one.ends_at if late_s < 0 else one.ends_at + LATE_S * (late_s // LATE_S + 1)
 
 
 class Ends:
     """The known ends in one pool, by time."""
 
-    def __init__(self, pool: Pool, ends: Sequence[End]) -> None:
+    def __init__(self, pool: Pool, running: Sequence[Running], now_s: float) -> None:
+        pool.held.begin()
+        times: Floats = np.array([one.ends_at for one in running], np.float64)  # one that nobody knows: not a number
+        for index in np.flatnonzero(times <= now_s).tolist():
+            times[index] = gives_back_at(running[index], now_s)
+        known: Rows = np.flatnonzero(np.isfinite(times))
         self._pool = pool
-        self._ends = list(ends)
-        self._stale = False
+        self._given: Floats = times[known]  # by the numbers of those who end then
+        self._numbers: Rows = pool.held.numbers([one.ranks for one in running])[known]
+        self._added: list[tuple[float, Places]] = []  # since all were put in order
         self._sort()
 
     def _sort(self) -> None:
-        times: Floats = np.array([one.at_s for one in self._ends], np.float64)
-        self._order: Rows = np.argsort(times, kind="stable")
-        self._times = times[self._order]
-        self._upto: list[int] = [0]  # how many cells the first so many ends have
-        self._cells: Ints = np.zeros(0, np.int64)
+        if self._added:
+            times, held = zip(*self._added, strict=True)
+            self._given = np.concatenate((self._given, times))
+            self._numbers = np.concatenate((self._numbers, self._pool.held.numbers(held)))
+            self._added.clear()
+        order: Rows = np.argsort(self._given)  # in whatever order those of one moment
+        self._times = self._given[order]
+        self._who = self._numbers[order]
+        self._upto: Ints = np.zeros(1, np.int64)  # how many cells the first so many ends have
+        self._cells: Rows = np.zeros(0, np.intp)
         self._amounts: Ints = np.zeros(0, np.int64)
 
     def _fresh(self) -> None:
-        if self._stale:
-            self._stale = False
+        if self._added:
             self._sort()
 
-    def add(self, at_s: float, ranks: tuple[RankPlace, ...]) -> None:
+    def add(self, at_s: float, ranks: Places) -> None:
         """One more, which was not known before."""
-        self._ends.append(End(at_s, ranks))
-        self._stale = True
+        self._added.append((at_s, ranks))
 
     def at(self, index: int) -> float:
         return float(self._times[index])
@@ -74,10 +88,7 @@ class Ends:
         made = len(self._upto) - 1
         if made >= count:
             return
-        following: list[int] = self._order[made : max(count, made + CHUNK)].tolist()
-        held = [self._pool.cells_of(self._ends[index].ranks).held for index in following]
-        lengths: Ints = np.array([len(one) for one in held], np.int64)
-        self._upto += (self._upto[-1] + np.cumsum(lengths)).tolist()
-        whole = np.concatenate(held)
-        self._cells = np.concatenate((self._cells, whole[:, 0]))
-        self._amounts = np.concatenate((self._amounts, whole[:, 1]))
+        lengths, cells, amounts = self._pool.held.of(self._who[made : max(count, made + CHUNK)])
+        self._upto = np.concatenate((self._upto, self._upto[-1] + lengths.cumsum()))
+        self._cells = np.concatenate((self._cells, cells))
+        self._amounts = np.concatenate((self._amounts, amounts))

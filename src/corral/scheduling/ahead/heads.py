@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.scheduling.ahead.ends import End, Ends
+from corral.scheduling.ahead.ends import Ends, gives_back_at
 from corral.scheduling.ahead.outlook import Outlook, Start, Window
 from corral.scheduling.ahead.promises import Kept, is_another
 from corral.scheduling.engine.pool import Ints, Rows
@@ -33,8 +33,6 @@ from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.reserving import reserved, usable_by
 from corral.scheduling.snapshot import Promise, Running, Shape, Snapshot, Waiting
 
-LATE_S = 60.0  # how long who has outlived its known end is given each time
-TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
 Concern = tuple[tuple[int, ...], frozenset[str]]  # of sessions to which the same windows matter
 
 
@@ -248,16 +246,15 @@ class Heads:
         now = self._snapshot.now
         if self._outlooks:
             return
-        ends: defaultdict[str, list[End]] = defaultdict(list)
+        running: defaultdict[str, list[Running]] = defaultdict(list)
         for one in self._snapshot.running:
-            if (at := _gives_back_at(one, now)) is not None:
-                ends[one.group].append(End(at, one.ranks))
-        for placed in self._placed:
-            if not math.isinf(until := until_s(placed.session, now)):
-                ends[placed.group].append(End(until, placed.ranks))
+            running[one.group].append(one)
         for name, pool in fleet.pools().items():
             windows = _reserved(self._snapshot, pool.row_of)
-            self._outlooks[name] = Outlook(pool, now, Ends(pool, ends[name]), windows)
+            self._outlooks[name] = Outlook(pool, now, Ends(pool, running[name], now), windows)
+        for placed in self._placed:
+            if not math.isinf(until := until_s(placed.session, now)):
+                self._outlooks[placed.group].ends.add(until, placed.ranks)
         self._promise_what_is_freed()
         self._promise_what_was_told()
 
@@ -277,7 +274,7 @@ class Heads:
         lengths = {one.id: length_s(one) for one in self._snapshot.waiting} if going else {}
         for one in going:
             outlook, claimant = self._outlooks.get(one.group), one.preempted_for
-            at = _gives_back_at(one, self._snapshot.now)
+            at = gives_back_at(one, self._snapshot.now)
             if outlook is not None and claimant is not None and at is not None:
                 outlook.promise(claimant, Start(at, one.ranks), lengths.get(claimant, math.inf))
                 self._freed_for.add(claimant)
@@ -324,14 +321,6 @@ class Heads:
         open_ = window.owner in dict(self._kept.all())
         why = "whose start is promised" if open_ else "which is before it"
         return "would_delay", f"it would delay session {window.owner}, {why}"
-
-
-def _gives_back_at(one: Running, now_s: float) -> float | None:
-    """When its room is free again, never in the past; None: nobody knows."""
-    if one.ends_at is None or one.ends_at <= now_s - TOO_LATE_S:
-        return None
-    late_s = now_s - one.ends_at
-    return one.ends_at if late_s < 0 else one.ends_at + LATE_S * (late_s // LATE_S + 1)
 
 
 def _words(codes: Codes) -> Counter[str]:

@@ -67,10 +67,13 @@ class Outlook:
         if not mine or math.isinf(ends_s):
             return
         self.ends.add(ends_s, mine)
+        later = [one for one in self.windows if one.starts_s >= ends_s]
+        if not later:
+            return
         rows, amounts = self._matrix(mine)
-        for window in self.windows:
-            if window.freed is not None and window.starts_s >= ends_s:
-                for row, amount in zip(rows.tolist(), amounts, strict=True):
+        for window in later:
+            for row, amount in zip(rows.tolist(), amounts, strict=True):
+                if window.freed is not None:
                     window.freed[window.rows == row] += amount
 
     def promise(self, owner: str, start: Start, length_s: float) -> None:
@@ -119,7 +122,9 @@ class Outlook:
         for window in met:
             at = place[window.rows]
             left[at] = np.minimum(left[at], self.free_at_start(window, met))
-        return rows, np.maximum(left, 0) - now
+        by = np.maximum(left, 0) - now
+        less = by.any(axis=1)
+        return rows[less], by[less]
 
     def judged(self, standing: Standing, rows: Rows, by: Ints) -> tuple[Codes, Codes]:
         """What a shape is answered on rows that show so much less than they have, and what it would be on all of it."""
@@ -186,7 +191,9 @@ class Outlook:
         return bool((room[rows] >= amounts).all())
 
     def _within(self, standing: Standing, segment: _Segment, base: Ints, low: int, last: int) -> Start | None:
-        """The first of these ends with which it is enough."""
+        """The first of these ends with which it is enough, if all of them are."""
+        if low == last or not self._enough(standing, segment.room(base + self.ends.freed(low, last))):
+            return None
         high, step = low, FIRST_LOOK
         while high < last:
             high = min(high + step, last)
@@ -307,6 +314,8 @@ class _Segment:
 def _subtract(room: Ints, at: Rows, window: Window) -> None:
     """Take what a window holds from the rows at these places; -1 is none."""
     there = at >= 0
+    if not there.any():
+        return
     if window.amounts is None:
         room[at[there]] = 0
     else:

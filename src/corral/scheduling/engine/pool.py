@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from corral.model.node import Device, Node, NodeState
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.engine.cells import Cells
 from corral.scheduling.places import RankPlace
 
 Ints = NDArray[np.int64]
@@ -23,7 +24,6 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 NO_DEVICE = 0  # the kind of a column that a node has no device for
-MOST_CELLS = 2**18
 MOST_RECENT = 2048  # changes that are kept one by one
 FEW = 3  # rows up to which plain Python is faster
 AT_ONCE = 32  # rows that are looked at as one array in the time that it takes to look at one change
@@ -43,13 +43,6 @@ class DeviceKind(NamedTuple):
     capacity_mib: int
 
 
-class Cells(NamedTuple):
-    """What some places hold: rows of positions in the flattened `room` of their pool, and amounts."""
-
-    places: tuple[RankPlace, ...]
-    held: Ints
-
-
 class Log:
     """Which rows changed, in order. Whoever keeps something per row asks for those since a `stamp` it took earlier."""
 
@@ -66,6 +59,15 @@ class Log:
         self._at[row] = self.stamp
         self.stamp += 1
         self._recent.append(row)
+        self._trim()
+
+    def note_all(self, rows: Rows) -> None:
+        self._at[rows] = np.arange(self.stamp, self.stamp + len(rows))
+        self.stamp += len(rows)
+        self._recent += rows.tolist()
+        self._trim()
+
+    def _trim(self) -> None:
         if len(self._recent) >= MOST_RECENT:
             self._begin = self.stamp
             self._recent.clear()
@@ -129,7 +131,7 @@ class Pool:
         self._kind_lists: dict[int, list[int]] = {}
         self._kinds_looked: tuple[Rows, NDArray[np.intp]] | None = None
         self._looked: tuple[Rows, int, tuple[Ints, Ints, Ints]] | None = None
-        self._kept_cells: dict[int, Cells] = {}
+        self.held = Cells(self.cells)
         self.changes = Log(len(self.nodes))
         self.bar_changes = Log(len(self.nodes))
 
@@ -285,21 +287,12 @@ class Pool:
                     yield begin + DEVICES + column, grant.share_milli
                     yield begin + DEVICES + self.width + column, grant.vram_mib
 
-    def cells_of(self, places: tuple[RankPlace, ...]) -> Cells:
-        """The same as an array, which is kept while these very places are asked about again."""
-        kept = self._kept_cells.get(id(places))
-        if kept is None or kept.places is not places:
-            kept = Cells(places, np.array(list(self.cells(places)), np.int64).reshape(-1, 2))
-            if len(self._kept_cells) >= MOST_CELLS:
-                self._kept_cells.clear()
-            self._kept_cells[id(places)] = kept
-        return kept
-
     def shift(self, rows: Rows, by: Ints) -> None:
         """Let these rows have so much more free, or less, until it is taken back."""
         self.room[rows] += by
         for row in rows.tolist():
-            self._note(row)
+            self._lists.pop(row, None)
+        self.changes.note_all(rows)
 
     def full_room(self) -> Ints:
         """What would be free if nobody held anything."""

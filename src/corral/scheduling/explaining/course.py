@@ -15,7 +15,8 @@ from itertools import chain
 
 from corral.model.node import Device, Node
 from corral.model.quota import HELD, NOTHING, Amounts, Bucket, Claimant, Held, Quota, used_under
-from corral.scheduling.ahead.heads import LATE_S, until_s
+from corral.scheduling.ahead.ends import LATE_S
+from corral.scheduling.ahead.heads import until_s
 from corral.scheduling.cycle import cycle
 from corral.scheduling.demand import demand_of
 from corral.scheduling.fleet import Fleet
