@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from corral.client.aio import AsyncClient
     from corral.client.config import Connection, resolve
     from corral.client.errors import Unreachable, document_of
+    from corral.client.explained import Explanation, Plan
     from corral.client.following import LogChunk
     from corral.client.shapes import (
         Attempt,
         Device,
         Diagnosis,
         Event,
-        Explanation,
         Launches,
         Node,
-        Plan,
         Session,
         SessionFields,
         SessionPage,
@@ -60,7 +59,9 @@ _ELSEWHERE = {
     "AsyncClient": "aio",
     "Client": "sync",
     "Connection": "config",
+    "Explanation": "explained",
     "LogChunk": "following",
+    "Plan": "explained",
     "Unreachable": "errors",
     "document_of": "errors",
     "resolve": "config",

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from corral.client import calls, host, shapes
+from corral.client import calls, explained, host, shapes
 from corral.client.ahead import Reservation
 from corral.client.calls import Call
 from corral.client.clearing import CarriedOut, Defragmentation
@@ -81,7 +81,7 @@ class AsyncClient:
         answer = await self._ask(calls.submit_batch(sessions, host.key_or_new(idempotency_key)))
         return answer["sessions"]
 
-    async def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
+    async def plan(self, fields: shapes.SessionFields) -> explained.Plan:
         """What submitting this would meet, without submitting it."""
         return await self._ask(calls.plan(fields))
 
@@ -153,7 +153,7 @@ class AsyncClient:
         """The chain of records that shows each launch began at most once."""
         return await self._ask(calls.story(session, "launches"))
 
-    async def explain(self, session: str) -> shapes.Explanation:
+    async def explain(self, session: str) -> explained.Explanation:
         """Why it does not start, or what is still missing until it runs."""
         return await self._ask(calls.story(session, "explain"))
 

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from corral.client import calls, host, shapes
+from corral.client import calls, explained, host, shapes
 from corral.client.ahead import Reservation
 from corral.client.calls import Call
 from corral.client.clearing import CarriedOut, Defragmentation
@@ -79,7 +79,7 @@ class Client:
         """Submit many: all, or none."""
         return self._ask(calls.submit_batch(sessions, host.key_or_new(idempotency_key)))["sessions"]
 
-    def plan(self, fields: shapes.SessionFields) -> shapes.Plan:
+    def plan(self, fields: shapes.SessionFields) -> explained.Plan:
         """What submitting this would meet, without submitting it."""
         return self._ask(calls.plan(fields))
 
@@ -150,7 +150,7 @@ class Client:
         """The chain of records that shows each launch began at most once."""
         return self._ask(calls.story(session, "launches"))
 
-    def explain(self, session: str) -> shapes.Explanation:
+    def explain(self, session: str) -> explained.Explanation:
         """Why it does not start, or what is still missing until it runs."""
         return self._ask(calls.story(session, "explain"))
 
