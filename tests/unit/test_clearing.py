@@ -10,7 +10,7 @@ from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.moving.clearing import Wanted, plan_moves, wrong_moves
-from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting, shape_of
+from corral.scheduling.snapshot import Reservation, Running, Shape, Snapshot, Waiting, shape_of
 
 NOW = 1_000_000.0
 GPUS = 4
@@ -144,3 +144,79 @@ def test_every_plan_stands(holders: list[tuple[int, float, bool]], line: list[fl
     assert len(found.moves) <= 4
     may = {one.id for one in snapshot.running if one.preemptible}
     assert {move.id for move in found.moves} <= may
+
+
+# --- what is left to others
+
+
+def ending(snapshot: Snapshot, **ends: float) -> Snapshot:
+    """With known ends, in seconds from now."""
+    ran = [one._replace(ends_at=NOW + ends[one.id]) if one.id in ends else one for one in snapshot.running]
+    return replace(snapshot, running=ran)
+
+
+def test_nobody_moves_to_where_it_would_run_into_a_reservation() -> None:
+    snapshot = cluster(2, [(0, 2, True), (1, 2, True)], waits(0, 4))
+    (move,) = plan_moves(snapshot, Wanted()).moves
+    there = Reservation("m", (move.there[0].node,), NOW + 3600, NOW + 7200)
+    (other,) = plan_moves(replace(snapshot, reservations=[there]), Wanted()).moves or (None,)
+    assert other is None, "nor is the goal where it would"
+    short = replace(snapshot, reservations=[there], waiting=[waits(0, 4)._replace(time_limit_s=600)])
+    found = plan_moves(short, Wanted())
+    assert [one.there[0].node for one in found.moves] == [move.here[0].node], (
+        "the goal is gone by then, the mover is not"
+    )
+    assert wrong_moves(short, found) == []
+    mine = replace(snapshot, reservations=[there._replace(owners=("bob",))])
+    assert plan_moves(mine, Wanted()).moves == (move,), "it is for who moves"
+    soon = replace(ending(snapshot, r0=600, r1=600), reservations=[there])
+    assert plan_moves(soon, Wanted()).moves == (move,), "it is gone by then"
+
+
+def test_nobody_moves_to_where_somebody_in_front_is_planned_to_start() -> None:
+    """The first waits for the whole of n0, where one ends in an hour; another would make room for the second there."""
+    holders: list[tuple[int, float, bool]] = [(0, 2, False), (1, 2, True), (2, 3, False)]
+    first, second = waits(0, 4), waits(1, 4)
+    first = first._replace(shape=replace(first.shape, on_nodes=("n0",)))
+    snapshot = cluster(3, holders, first, second)
+    assert [(one.id, one.there[0].node) for one in plan_moves(snapshot, Wanted()).moves] == [("r1", "n0")]
+    promised = ending(snapshot, r0=3600.0)
+    found = plan_moves(promised, Wanted())
+    assert found.moves == () and [goal.id for goal in found.given_up] == ["w0", "w1"]
+    behind = replace(promised, waiting=[second._replace(ordinal=1), first._replace(ordinal=9999)])
+    assert plan_moves(behind, Wanted()).moves != (), "who waits behind the goal is not asked"
+    short = ending(promised, r1=600.0)
+    found = plan_moves(short, Wanted())
+    assert [one.there[0].node for one in found.moves] == ["n0"], "who moves there is gone by then"
+    assert wrong_moves(short, found) == []
+
+
+def test_a_plan_that_delays_who_is_in_front_is_wrong() -> None:
+    first, second = waits(0, 4), waits(1, 4)
+    first = first._replace(shape=replace(first.shape, on_nodes=("n0",)))
+    snapshot = cluster(3, [(0, 2, False), (1, 2, True), (2, 3, False)], first, second)
+    found = plan_moves(snapshot, Wanted())
+    assert wrong_moves(ending(snapshot, r0=3600.0), found) == ["w0 would not start on n0 as planned"]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    holders=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from([0.5, 1, 2, 3]), st.booleans(),
+                  st.sampled_from([None, 600, 4000])), max_size=12,
+    ),
+    line=st.lists(st.tuples(st.sampled_from([0.6, 1, 2, 4]), st.sampled_from([None, 300, 6000])), max_size=4),
+    kept=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.sampled_from(["ann", "bob"])), max_size=2),
+    gpus=st.sampled_from([0, 4]), backfill=st.sampled_from(["easy", "conservative", "none"]),
+)  # fmt: skip
+def test_every_plan_leaves_others_what_is_theirs(holders, line, kept, gpus, backfill) -> None:
+    waiting = [waits(number, size)._replace(time_limit_s=limit) for number, (size, limit) in enumerate(line)]
+    snapshot = cluster(4, [holder[:3] for holder in holders], *waiting)
+    ends = {f"r{number}": float(end) for number, (*_, end) in enumerate(holders) if end is not None}
+    reserved = [
+        Reservation(f"m{number}", (f"n{node}",), NOW + at, NOW + at + 900, (owner,))
+        for number, (node, at, owner) in enumerate(kept)
+    ]
+    groups = {"default": ResourceGroup("default", options={"backfill": backfill})}
+    snapshot = replace(ending(snapshot, **ends), reservations=reserved, groups=groups)
+    assert wrong_moves(snapshot, plan_moves(snapshot, Wanted(moves=4, gpus=gpus))) == []

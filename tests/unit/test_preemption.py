@@ -1,17 +1,20 @@
 """Who is stopped for whom: the smallest set with least lost work, by a strict order of claims, within bounds."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from corral.model.node import Device, Node, NodeState, ResourceGroup
 from corral.model.resources import GpuRequest, Resources
 from corral.model.spec import SessionSpec
 from corral.scheduling.cycle import cycle
 from corral.scheduling.places import Grant, RankPlace
-from corral.scheduling.plan import Plan, check
+from corral.scheduling.plan import Plan, Preemption, check
 from corral.scheduling.snapshot import Pin, Reservation, Running, Snapshot, Waiting, shape_of
 from corral.scheduling.stopping.preemption import MAX_CLAIMANTS
 from corral.scheduling.stopping.preemption_check import check_preemptions
@@ -345,3 +348,95 @@ def test_room_that_was_freed_is_used_where_it_is_and_no_reservation_is_run_into(
     assert [[rank.node for rank in one.ranks] for one in planned(snapshot).placements] == [["n1"]]
     both = replace(snapshot, reservations=[Reservation("r", ("n1", "n2"), NOW + 50, NOW + 500)])
     assert planned(both).placements == ()
+
+
+# --- behind those in front
+
+
+def behind(**changes: Any) -> Snapshot:
+    """The first in line starts when the one that may not be stopped has ended; another may be stopped before."""
+    held = [
+        running("r", a_rank(cpus=6), priority=9, ends_at=NOW + 600),
+        running("v", a_rank(cpus=2), ends_at=NOW + 500),
+    ]
+    fields: dict[str, Any] = {"cpus": 8, "limit_s": None, "backfill": "easy"} | changes
+    line = [waiting("h", a_spec(fields["cpus"]), 8), waiting("c", a_spec(2), 5, 1, time_limit_s=fields["limit_s"])]
+    snapshot = a_picture(line, held, backfill=fields["backfill"])
+    return replace(snapshot, groups={"default": replace(snapshot.groups["default"], order="priority")})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {}),
+        ({"limit_s": 3600}, {}),
+        ({"limit_s": 480}, {"c": ["v"]}),  # with its grace and the time until its room is there, gone by then
+        ({"limit_s": 545}, {}),
+        ({"cpus": 6}, {"c": ["v"]}),  # there is room for both
+        ({"backfill": "none"}, {"c": ["v"]}),  # nothing was promised
+        ({"backfill": "conservative"}, {}),
+    ],
+)
+def test_nobody_has_others_stopped_to_the_delay_of_who_is_in_front(changes, expected) -> None:
+    snapshot = behind(**changes)
+    plan = planned(snapshot)
+    assert stopped(snapshot) == expected
+    assert ("h" in plan.planned) == (changes.get("backfill") != "none")
+
+
+@pytest.mark.parametrize(("backfill", "starts"), [("easy", False), ("none", True)])
+def test_elsewhere_who_has_room_kept_delays_nobody_in_front_either(backfill: str, starts: bool) -> None:
+    held = [running("r", a_rank(cpus=6), priority=9), running("q", a_rank("n2", 2), priority=9, ends_at=NOW + 600)]
+    line = [
+        waiting("h", a_spec(8, on_nodes=("n2",)), 8),
+        waiting("c", a_spec(4), 5, 1, room_by=NOW - 1),
+    ]
+    pin = Pin("c", a_rank(cpus=2), NOW + 60)
+    snapshot = a_picture(line, held, [a_node("n1"), a_node("n2")], pins=[pin], backfill=backfill)
+    snapshot = replace(snapshot, groups={"default": replace(snapshot.groups["default"], order="priority")})
+    assert [placed.session.id for placed in planned(snapshot).placements] == ["c"] * starts
+
+
+def test_a_plan_that_delays_who_is_in_front_is_wrong() -> None:
+    snapshot = behind()
+    plan = cycle(snapshot)
+    victim = next(one for one in snapshot.running if one.id == "v")
+    claimant = next(one for one in snapshot.waiting if one.id == "c")
+    claim = Preemption(claimant, (victim,), "default", victim.ranks)
+    assert check_preemptions(snapshot, replace(plan, preemptions=(claim,))) == [
+        "c: it would delay h, which is before it, on n1"
+    ]
+
+
+JOBS = st.tuples(st.integers(1, 8), st.integers(0, 9), st.sampled_from([None, 100, 700, 5000]), st.integers(0, 2))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(JOBS, max_size=8), st.lists(JOBS, max_size=8), st.sampled_from(["easy", "conservative"]), st.integers(2, 8)
+)
+def test_whoever_has_others_stopped_those_in_front_start_as_planned(ran, line, backfill, depth) -> None:
+    nodes = [a_node("n0"), a_node("n1"), a_node("n2")]
+    left, held = {node.name: 8 for node in nodes}, []
+    for number, (cpus, priority, ends, where) in enumerate(ran):
+        if left[f"n{where}"] >= cpus:
+            left[f"n{where}"] -= cpus
+            place = a_rank(f"n{where}", cpus)
+            held.append(running(f"r{number}", place, priority=priority, ends_at=None if ends is None else NOW + ends))
+    waits = [waiting(f"w{number}", a_spec(cpus, nodes=1 + extra // 2), priority, number, time_limit_s=limit)
+             for number, (cpus, priority, limit, extra) in enumerate(line)]  # fmt: skip
+    snapshot = a_picture(waits, held, nodes, backfill=backfill, backfill_depth=depth)
+    snapshot = replace(snapshot, groups={"default": replace(snapshot.groups["default"], order="priority")})
+    plan = planned(snapshot)
+    turn = list(plan.refusals)
+    for one in plan.preemptions:
+        in_front = [start for id_, start in plan.planned.items() if turn.index(id_) < turn.index(one.claimant.id)]
+        if one.claimant.time_limit_s is None:
+            for start in in_front:
+                room = Counter({node.name: node.cpu_milli for node in nodes})
+                stay = [held_ for held_ in held if held_.ends_at is None or held_.ends_at > start.at]
+                gone = {victim.id for found in plan.preemptions for victim in found.victims}
+                taken = [rank for found in stay if found.id not in gone for rank in found.ranks]
+                for rank in (*taken, *one.ranks, *start.ranks):
+                    room[rank.node] -= rank.cpu_milli
+                assert min(room.values()) >= 0

@@ -19,7 +19,7 @@ from corral.model.node import Device
 from corral.model.pin_invariants import MOVING
 from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Reads, Store, Tx
-from corral.reconcile.preempting import ROOM_MARGIN_S, claiming, may_claim, may_go, told
+from corral.reconcile.preempting import claiming, keep, let_in, may_claim, may_go, still_to_keep, told
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
 from corral.scheduling.claiming.contention import Places
 from corral.scheduling.engine.room import NodeRoom, excluded
@@ -28,6 +28,7 @@ from corral.scheduling.moving.defragment import Defragmentation, Move
 from corral.scheduling.places import RankPlace
 from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Running, Snapshot, Waiting
+from corral.scheduling.stopping.ground import ROOM_MARGIN_S
 from corral.scheduling.stopping.preemption import being_made
 
 PER_SHAPE = 128  # waiting sessions of one shape that are looked at as goals
@@ -44,11 +45,13 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class Clearance:
-    """The moves for one goal; `goal` is None where nobody waits for that room."""
+    """The moves for one goal, and where that has its room then; `goal` is None where nobody waits for it."""
 
     name: str
     goal: Waiting | None
     moves: Sequence[tuple[Running, Places]]
+    places: Places
+    group: str
 
 
 def look(reads: Reads, wanted: Wanted) -> tuple[Snapshot, Defragmentation]:
@@ -81,19 +84,23 @@ def clearances(snapshot: Snapshot, found: Defragmentation) -> list[Clearance]:
     by_goal: defaultdict[str, list[tuple[Running, Places]]] = defaultdict(list)
     for move in found.moves:
         by_goal[move.goal].append((running[move.id], move.there))
-    return [Clearance(name, waiting.get(name), moves) for name, moves in by_goal.items()]
+    places, groups = {goal.id: won for goal, won in found.won}, {node.name: node.group for node in snapshot.nodes}
+    return [
+        Clearance(name, waiting.get(name), moves, places[name], groups[places[name][0].node])
+        for name, moves in by_goal.items()
+    ]
 
 
 def clear(tx: Tx, planned: Clearance, by: str) -> None:
     """Ask all movers to stop, and keep for each the room it goes to. `Refused`, with nothing written, where anything is
     not as planned."""
-    targets = {place.node for _, there in planned.moves for place in there}
+    targets = {place.node for _, there in planned.moves for place in there}.union(one.node for one in planned.places)
     ids = [one.id for one, _ in planned.moves]
     sessions = lock_with_nodes(tx, [*ids, *([planned.goal.id] if planned.goal is not None else [])], targets)
-    goal = _goal(sessions, planned, tx.now)
+    goal = _goal(tx, sessions, planned)
     movers = [_mover(sessions, one) for one, _ in planned.moves]
-    _look_for_room(tx, movers, planned.moves)
     room_by = tx.now + max(one.spec.grace_s for one in movers) + ROOM_MARGIN_S
+    _look_for_room(tx, movers, planned.moves, room_by)
     changes = [
         _moving(one, there, goal, room_by, by) for one, (_, there) in zip(movers, planned.moves, strict=True)
     ]  # fmt: skip
@@ -105,18 +112,22 @@ def clear(tx: Tx, planned: Clearance, by: str) -> None:
         places = {str(Token(generation, one.id, one.attempt + 1, rank)): place for rank, place in enumerate(there)}
         tx.pin(one.id, places, room_by + PIN_S)
     if goal is not None:
-        tx.keep_pins(goal.id, room_by + PIN_S)
+        coming = [place for one, _ in planned.moves for place in one.ranks]
+        keep(tx, goal, still_to_keep(tx, goal.id, planned.places, coming), room_by + PIN_S)
         tx.note_refusals({goal.id: told(being_made(len(movers), room_by))})
     settle_locked(tx, ids, by)
     tx.hint(PLACE)
 
 
-def _goal(sessions: Mapping[str, Session], planned: Clearance, now: float) -> Session | None:
+def _goal(tx: Tx, sessions: Mapping[str, Session], planned: Clearance) -> Session | None:
     if planned.goal is None:
         return None
     goal = sessions.get(planned.goal.id)
-    if goal is None or not may_claim(goal, planned.goal, now):
+    if goal is None or not may_claim(goal, planned.goal, tx.now):
         raise _moved(planned.goal.id)
+    if not let_in(tx, planned.goal, planned.group, planned.places):
+        raise Refused("quota_reached", f"session {goal.id} would not be let in by its quotas now; look again",
+                      subject=goal.id)  # fmt: skip
     return goal
 
 
@@ -127,8 +138,11 @@ def _mover(sessions: Mapping[str, Session], planned: Running) -> Session:
     return session
 
 
-def _look_for_room(tx: Tx, movers: Sequence[Session], moves: Sequence[tuple[Running, Places]]) -> None:
-    """The room that they go to is there now, all of it, and they may go there."""
+def _look_for_room(
+    tx: Tx, movers: Sequence[Session], moves: Sequence[tuple[Running, Places]], starts_by: float
+) -> None:
+    """The room that they go to is there now, all of it, and they may go there, and be there as long as they may take
+    if they start again as late as that."""
     names = sorted({place.node for _, there in moves for place in there})
     nodes, devices = tx.nodes(names), defaultdict[str, list[Device]](list)
     for device in tx.devices(names):
@@ -141,7 +155,7 @@ def _look_for_room(tx: Tx, movers: Sequence[Session], moves: Sequence[tuple[Runn
         on = list(dict.fromkeys(place.node for place in there))
         if not all(name in rooms and excluded(rooms[name].node, one.shape, tx.now) is None for name in on):
             raise _no_room(session, on, "it takes no sessions like this one now")
-        until = math.inf if session.time_limit_s is None else tx.now + session.time_limit_s + session.spec.grace_s
+        until = math.inf if session.time_limit_s is None else starts_by + session.time_limit_s + session.spec.grace_s
         if in_the_way(reservations, on, session.owner, session.spec.project, tx.now, until) is not None:
             raise _no_room(session, on, "it is reserved for others before this one would have ended")
         if not all(_takes(rooms[name], [place for place in there if place.node == name]) for name in on):

@@ -1,29 +1,34 @@
 """Stopping sessions so that another finds room, as a pass planned it; and letting go of room that was kept too long.
 
-One transaction guards the claimant and every victim, or writes nothing (docs/protocol.md 15). What a victim gives back
-is kept for the claimant by whoever proves it free (`sessions`); `placement` uses and drops what was kept.
+One transaction guards the claimant and every victim, or writes nothing (docs/protocol.md 15). What of the claimant's
+room is free already is kept for it at once; what a victim gives back is kept by whoever proves it free (`sessions`);
+`placement` uses and drops what was kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from corral import wire
 from corral.model.faults import Refused
 from corral.model.lifecycle import Phase, Wanted
-from corral.model.node import ResourceGroup
+from corral.model.node import Device, Node, ResourceGroup
 from corral.model.pin_invariants import PREEMPTED
-from corral.model.session import Change, Entry, Session, StopFor
+from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Store, Tx
 from corral.reconcile import quotas
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
-from corral.scheduling.places import RankPlace
+from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Placed, Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
 from corral.scheduling.snapshot import Pin, Running, Waiting
+from corral.scheduling.stopping.ground import ROOM_MARGIN_S
 from corral.scheduling.stopping.preemption import being_made
 
-ROOM_MARGIN_S = 30.0  # beside the longest grace: the node has to hear of it, to kill and to tell
+RANKS_APART = 10_000
+CPU, MEMORY = ("", "cpu"), ("", "memory")
 
 
 async def preempt_all(store: Store, planned: Sequence[Preemption], by: str) -> int:
@@ -34,20 +39,22 @@ async def preempt_all(store: Store, planned: Sequence[Preemption], by: str) -> i
 
 def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
     """Ask every victim to stop for the claimant; False, with nothing written, where one of them is not as planned."""
-    sessions = lock_with_nodes(tx, [planned.claimant.id, *(victim.id for victim in planned.victims)])
+    ids = [planned.claimant.id, *(victim.id for victim in planned.victims)]
+    sessions = lock_with_nodes(tx, ids, {place.node for place in planned.ranks})
     claimant = sessions.get(planned.claimant.id)
     pairs = [(sessions[one.id], one) for one in planned.victims if one.id in sessions]
     victims = [session for session, one in pairs if may_go(session, one)]
     stands = claimant is not None and may_claim(claimant, planned.claimant, tx.now)
     holds = claimant is not None and stands and len(victims) == len(planned.victims) and _asked_for(tx, planned.group)
-    if claimant is None or not holds or not let_in(tx, planned.claimant, planned.group, planned.ranks):
+    if claimant is None or not (holds and let_in(tx, planned.claimant, planned.group, planned.ranks)):
         tx.hint(PLACE)
         return False
     room_by = tx.now + max(victim.spec.grace_s for victim in victims) + ROOM_MARGIN_S
     changes = [claiming(claimant, victims, room_by, by), *(_going(victim, claimant, by) for victim in victims)]
     if len(tx.write(changes, by)) < len(changes):
         raise Refused("moved_meanwhile", f"session {claimant.id}, or one to be stopped for it, moved while locked")
-    tx.keep_pins(claimant.id, room_by + PIN_S)
+    coming = [place for one in planned.victims for place in one.ranks]
+    keep(tx, claimant, still_to_keep(tx, claimant.id, planned.ranks, coming), room_by + PIN_S)
     tx.note_refusals({claimant.id: told(being_made(len(victims), room_by))})
     settle_locked(tx, [victim.id for victim in victims], by)
     return True
@@ -57,6 +64,71 @@ def let_in(tx: Tx, claimant: Waiting, group: str, ranks: Sequence[RankPlace]) ->
     """Whether its quotas let it in there, beside what is held and all for whom others stop. Looked at locked: of two
     that would have others stopped at once, under a quota that has room for one, one does."""
     return claimant.id in quotas.allowed(tx, [Placed(claimant, group, tuple(ranks))])
+
+
+def still_to_keep(tx: Tx, claimant: str, ranks: Iterable[RankPlace], coming: Iterable[RankPlace]) -> list[RankPlace]:
+    """Of the room that it is to have, on locked nodes, what is free, and neither comes from those who go nor is kept
+    for it already. What others give back who stop anyway is not kept: it may come late."""
+    left = list(_less(ranks, [*coming, *(pin.place for pin in tx.pins([claimant]))]))
+    names = sorted({place.node for place in left})
+    devices = {device.uuid: device for device in tx.devices(names)}
+    return [_free(place, tx.nodes([place.node]).get(place.node), devices) for place in left]
+
+
+def _free(place: RankPlace, node: Node | None, devices: Mapping[str, Device]) -> RankPlace:
+    """As much of it as is free now."""
+    if node is None or (node.epoch, node.run_id) != (place.epoch, place.run_id):
+        return replace(place, cpu_milli=0, memory_mib=0, grants=())
+    there = [(grant, devices[grant.uuid]) for grant in place.grants if grant.uuid in devices]
+    grants = [
+        Grant(one.uuid, min(one.share_milli, device.free_milli), min(one.vram_mib, device.free_mib))
+        for one, device in there
+        if device.present
+    ]
+    return replace(
+        place, cpu_milli=min(place.cpu_milli, node.cpu_milli - node.cpu_used_milli),
+        memory_mib=min(place.memory_mib, node.memory_mib - node.memory_used_mib),
+        grants=tuple(one for one in grants if one.share_milli or one.vram_mib),
+    )  # fmt: skip
+
+
+def keep(tx: Tx, claimant: Session, places: Iterable[RankPlace], until: float) -> None:
+    """These, which are free, and all that is kept for it already, are its own until then."""
+    tx.keep_pins(claimant.id, until)
+    # Told apart from what was kept for it at an earlier try by how far its story had come.
+    numbered = enumerate(places, claimant.seq * RANKS_APART)
+    generation = tx.generation()
+    own = {str(Token(generation, claimant.id, claimant.attempt, number)): place for number, place in numbered
+           if place.cpu_milli or place.memory_mib or place.grants}  # fmt: skip
+    if own:
+        tx.pin(claimant.id, own, until)
+
+
+def _less(ranks: Iterable[RankPlace], given: Iterable[RankPlace]) -> Iterator[RankPlace]:
+    """What of these is left when that is given, on each node together."""
+    needed = _by_node(ranks)
+    there = _by_node(given)
+    for name, (place, need) in needed.items():
+        have = there[name][1] if name in there else Counter[tuple[str, str]]()
+        left = {what: amount - have[what] for what, amount in need.items() if amount > have[what]}
+        grants = sorted({device for device, _ in left if device})
+        if left:
+            yield replace(
+                place, cpu_milli=left.get(CPU, 0), memory_mib=left.get(MEMORY, 0),
+                grants=tuple(Grant(one, left.get((one, "share"), 0), left.get((one, "vram"), 0)) for one in grants),
+            )  # fmt: skip
+
+
+def _by_node(places: Iterable[RankPlace]) -> dict[str, tuple[RankPlace, Counter[tuple[str, str]]]]:
+    found: dict[str, tuple[RankPlace, Counter[tuple[str, str]]]] = {}
+    for place in places:
+        counted = found.setdefault(place.node, (place, Counter[tuple[str, str]]()))[1]
+        counted[CPU] += place.cpu_milli
+        counted[MEMORY] += place.memory_mib
+        for grant in place.grants:
+            counted[grant.uuid, "share"] += grant.share_milli
+            counted[grant.uuid, "vram"] += grant.vram_mib
+    return found
 
 
 def may_claim(session: Session, planned: Waiting, now: float) -> bool:

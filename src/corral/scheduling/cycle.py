@@ -127,13 +127,15 @@ class _Pass:
         return self._refusals(waiting, policies, fleet)
 
     def _on_its_own(self, waiting: Waiting, pinned: Sequence[RankPlace], fleet: Fleet) -> bool:
-        """Whether it goes where room was freed for it, or else anywhere with the help of that room: then who waits in
-        front is not asked again, and only what is reserved is left alone."""
+        """Whether it goes where room was freed for it: who waits in front was asked when that was planned, and only
+        what is reserved is left alone. Or else where it is in nobody's way, with the help of that room."""
         self.heads.end()
         fleet.give_back(pinned)
         shape, nodes = waiting.shape, {place.node for place in pinned}
         there = sorted(nodes.intersection(shape.on_nodes) if shape.on_nodes else nodes)
         for one in (replace(shape, on_nodes=tuple(there)), shape) if there else (shape,):
+            if one is shape and self.heads.before(waiting, fleet) is not None:
+                continue
             found = fleet.place(one, (), waiting.shunned, waiting.preferred)
             if found is None:
                 continue
@@ -142,6 +144,7 @@ class _Pass:
                 self.heads.placed(self.placements[-1])
                 return True
             fleet.give_back(found.ranks)
+        self.heads.end()
         fleet.take(pinned)
         return False
 

@@ -18,7 +18,7 @@ from corral.scheduling import cycle, pins
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan
 from corral.scheduling.snapshot import Pin, Running, Snapshot, Waiting
-from corral.scheduling.stopping import preemption
+from corral.scheduling.stopping import ground, preemption
 from corral.store import tx as tx_module
 from corral.testing.patches import Patch
 
@@ -125,9 +125,23 @@ def _movers_have_no_room() -> list[Patch]:
     return [Patch(_owner("pin"), "pin", nothing)]
 
 
+def _claimants_pass_whom_they_like() -> list[Patch]:
+    """Who is in front, and when its start is planned, is nothing to those that have others stopped."""
+
+    def whatever(self: object, claimant: Waiting, row: int, victims: set[int], own: Sequence[RankPlace]) -> bool:
+        return True
+
+    return [Patch(ground.Ground, "_keeps_promises", whatever)]
+
+
 ROOM_MUTANTS: dict[str, tuple[str, str, Callable[[], list[Patch]]]] = {
     "victims_are_not_guarded": ("15", "preempting guards every victim", _victims_are_not_guarded),
     "claimants_claim_twice": ("15", "nobody else is stopped while some make way", _claimants_claim_twice),
+    "claimants_pass_whom_they_like": (
+        "15",
+        "nobody has others stopped to the delay of who is in front",
+        _claimants_pass_whom_they_like,
+    ),
     "room_goes_to_anyone": ("15", "what a victim gives back is kept for its claimant", _room_goes_to_anyone),
     "pins_stay": ("15", "a claimant's end or placement drops its pins", _pins_stay),
     "pins_are_not_counted": ("15", "pins are counted with what is held", _pins_are_not_counted),

@@ -2,14 +2,16 @@
 
 Goals are the sessions that wait, in their groups' order, then room that somebody wants to see free. Whoever may be
 stopped for others may move, if it runs; one that stops anyway, or holds room that is not proven free, is left alone.
-`wrong_moves` holds the moves to the rules of `plan.check`, one after the other. Nothing is stopped here.
+Nobody goes where it would run into a reservation, or be when somebody in front of the goal is planned to start there
+(`yielding`). `wrong_moves` holds the moves to the rules of `plan.check`, one after the other. Nothing is stopped here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from corral.model.node import Device, Node, ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI, GpuRequest, Resources
@@ -19,6 +21,7 @@ from corral.scheduling.fleet import Fleet
 from corral.scheduling.limits import Admission
 from corral.scheduling.moving.defragment import Defragmentation, Goal, Move, defragment
 from corral.scheduling.moving.holdings import Holdings
+from corral.scheduling.moving.yielding import Yielding
 from corral.scheduling.ordering import groups_of, ordered
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal, check
@@ -86,27 +89,29 @@ class SnapshotRoom:
 
 def plan_moves(snapshot: Snapshot, wanted: Wanted) -> Defragmentation:
     """The moves that would give the most urgent goals room now."""
-    goals = [*_waiting(snapshot, wanted.group), *_room(wanted)]
+    yielding = Yielding(snapshot)
+    goals = [*_waiting(snapshot, wanted.group, yielding), *_room(wanted, yielding)]
     there = {node.name for node in snapshot.nodes}
     held = [_contender(one, snapshot) for one in snapshot.running if all(rank.node in there for rank in one.ranks)]
     return defragment(goals, Holdings(held), SnapshotRoom(snapshot), most_moves=wanted.moves,
                       most_per_goal=wanted.moves_per_goal)  # fmt: skip
 
 
-def _waiting(snapshot: Snapshot, group: str | None) -> Iterator[Goal]:
+def _waiting(snapshot: Snapshot, group: str | None, yielding: Yielding) -> Iterator[Goal]:
     """Those whom nothing but room keeps back, in the order of their turns."""
     admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
     refusals: dict[str, tuple[Refusal, ...]] = {}
     for one, _ in ordered(snapshot, refusals):
         awaited = one.room_by is not None and one.room_by > snapshot.now  # others stop for it already
         if group in (None, one.shape.group) and not awaited and not admission.refusals(one):
-            yield Goal(one.id, one.shape)
+            yield Goal(one.id, yielding.of_goal(one), partial(yielding.of_mover, one.id))
 
 
-def _room(wanted: Wanted) -> Iterator[Goal]:
+def _room(wanted: Wanted, yielding: Yielding) -> Iterator[Goal]:
     if wanted.gpus:
         shape = Shape(wanted.group, Resources(0, 0, GpuRequest(wanted.gpus)), 1, 1, False, (), (), (), "process")
-        yield from (Goal(f"{ROOM}{number}", shape) for number in range(1, wanted.count + 1))
+        names = [f"{ROOM}{number}" for number in range(1, wanted.count + 1)]
+        yield from (Goal(name, shape, partial(yielding.of_mover, name)) for name in names)
 
 
 def _contender(one: Running, snapshot: Snapshot) -> Contender:
@@ -130,26 +135,53 @@ def wrong_moves(snapshot: Snapshot, found: Defragmentation) -> list[str]:
     by_goal: dict[str, list[Move]] = {}
     for move in found.moves:
         by_goal.setdefault(move.goal, []).append(move)
+    yielding = Yielding(snapshot)
+    waiting = {one.id: one for one in snapshot.waiting}
     for id_, (goal, places) in goals.items():
         moves = by_goal.pop(id_, [])
         wrong += [f"{move.id} is not where it is" for move in moves if running[move.id].ranks != move.here]
-        placed = [(move.id, running[move.id].shape, move.there) for move in moves]
+        placed = [(yielding.again(running[move.id]), move.there) for move in moves]
         wrong += _wrong_places(snapshot, placed)
         snapshot = _after(snapshot, (place for move in moves for place in move.there), 1)
         snapshot = _after(snapshot, (place for move in moves for place in move.here), -1)
-        wrong += _wrong_places(snapshot, [(goal.id, goal.shape, places)])
+        wrong += _wrong_places(snapshot, [_as_asked(goal, waiting, yielding, places)])
         snapshot = _after(snapshot, places, 1)
+    wrong += _delayed(snapshot, found, yielding)
     return wrong + [f"{id_} got no room, and others move for it" for id_ in by_goal]
 
 
-def _wrong_places(snapshot: Snapshot, placed: Sequence[tuple[str, Shape, Places]]) -> list[str]:
+def _as_asked(goal: Goal, waiting: Mapping[str, Waiting], yielding: Yielding, places: Places) -> tuple[Waiting, Places]:
+    one = waiting.get(goal.id)
+    if one is not None:
+        return yielding.late(one), places
+    return Waiting(goal.id, 0, 1, 0, 0, "", "", 0.0, goal.shape, time_limit_s=0, grace_s=0), places
+
+
+def _wrong_places(snapshot: Snapshot, placed: Sequence[tuple[Waiting, Places]]) -> list[str]:
     groups = {node.name: node.group for node in snapshot.nodes}
-    waiting = [Waiting(id_, n, 1, 0, 0, "", "", 0.0, shape) for n, (id_, shape, _) in enumerate(placed)]
-    placements = [
-        Placed(one, groups.get(places[0].node, ""), places)
-        for one, (_, _, places) in zip(waiting, placed, strict=True)
-    ]  # fmt: skip
-    return check(replace(snapshot, waiting=waiting), Plan(tuple(placements)))
+    placements = [Placed(one, groups.get(places[0].node, ""), places) for one, places in placed]
+    return check(replace(snapshot, waiting=[one for one, _ in placed]), Plan(tuple(placements)))
+
+
+def _delayed(after: Snapshot, found: Defragmentation, yielding: Yielding) -> Iterator[str]:
+    """Those who did not win, whose planned start finds its room taken by who moved, or by who won and was behind."""
+    won = {goal.id: places for goal, places in found.won}
+    stays = {move.id: move.there for move in found.moves}
+    for id_, start in yielding.planned.items():
+        if id_ in won:
+            continue
+        names = {rank.node for rank in start.ranks}
+        ended = [one.ranks for one in after.running
+                 if one.id not in stays and one.ends_at is not None and one.ends_at <= start.at]  # fmt: skip
+        ended += [places for other, places in won.items()
+                  if other.startswith(ROOM) or yielding.turn[other] < yielding.turn[id_]
+                  or yielding.until(other) <= start.at]  # fmt: skip
+        ended += [there for mover, there in stays.items() if yielding.mover_until(mover) <= start.at]
+        then = _after(after, (place for places in ended for place in places), -1)
+        for node in then.nodes:
+            ranks = [rank for rank in start.ranks if rank.node == node.name]
+            if node.name in names and not NodeRoom(node, then.devices.get(node.name, ())).fits(ranks):
+                yield f"{id_} would not start on {node.name} as planned"
 
 
 def _after(snapshot: Snapshot, places: Iterable[RankPlace], sign: int) -> Snapshot:

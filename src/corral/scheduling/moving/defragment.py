@@ -11,7 +11,7 @@ clock and moves nobody. Who holds what, and what a node looked like at a glance,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from corral.model.node import Node
@@ -26,12 +26,18 @@ MOST_GLANCES = 24  # nodes that are looked at closely, for each node of a goal
 Offer = tuple[int, float, str, list[Contender]]  # how many would move, at what cost, where, who
 
 
+def as_it_is(one: Contender) -> Shape:
+    return one.shape
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Somebody who wants room, or room that somebody wants to see free."""
+    """Somebody who wants room, or room that somebody wants to see free. `moves_as`: as what another looks for room that
+    moves for it."""
 
     id: str
     shape: Shape
+    moves_as: Callable[[Contender], Shape] = as_it_is
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ def _cleared(
     room.take(blocked)
     moves: list[Move] = []
     for one in sorted(movers, key=lambda one: -one.cost):
-        there = room.place(one.shape)
+        there = room.place(goal.moves_as(one))
         if there is None:
             break
         moves.append(Move(one.id, one.places, there, goal.id))

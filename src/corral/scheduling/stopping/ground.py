@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from corral.model.node import ResourceGroup
 from corral.model.resources import WHOLE_GPU_MILLI
+from corral.scheduling.ahead.ends import TOO_LATE_S
 from corral.scheduling.ahead.heads import until_s
 from corral.scheduling.claiming.contention import copied
 from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.pins import kept_for, present
 from corral.scheduling.places import RankPlace
-from corral.scheduling.plan import Plan
+from corral.scheduling.plan import Plan, PlannedStart
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Running, Shape, Snapshot, Waiting
@@ -32,6 +33,7 @@ Flags = NDArray[np.bool_]
 
 MAX_NODES = 128  # looked into closely for one claimant, cheapest first
 RESTART_S = 60.0  # what it costs to be stopped at all, beside what was done since the last start
+ROOM_MARGIN_S = 30.0  # beside the longest grace: the node has to hear of it, to kill and to tell
 OVERDUE_S = 30.0  # who should have given its room back this long ago is not waited for
 
 
@@ -64,12 +66,17 @@ class Ground:
         self._moves: defaultdict[str, list[tuple[RankPlace, int]]] = defaultdict(list)
         self._free = self._free_room()
         running = [one for one in snapshot.running if one.group == group.name]
+        self._ends: list[tuple[float, tuple[RankPlace, ...], str]] = []
         self._place_and_free(plan, running)
+        self._promises = [(id_, start) for id_, start in plan.planned.items() if start.group == group.name]
+        self._turn = {id_: number for number, id_ in enumerate(plan.refusals)}
         self._claims = claims_of(group, snapshot, plan, running, claimants, self._capacity())
         self._victims, self._cost = self._who_may_go(running, group)
         self._on_row: defaultdict[int, list[int]] = defaultdict(list)
         self._victim, self._at, self._amounts = self._what_they_hold()
         self._gone: Flags = np.zeros(len(self._victims), bool)
+        self._gone_ids: set[str] = set()
+        self._grace_s = max((one.grace_s for one in self._victims), default=0)
         self._number = {one.id: number for number, one in enumerate(self._victims)}
         self._hopeless: set[object] = set()
 
@@ -96,10 +103,13 @@ class Ground:
         for placed in plan.placements:
             self._move(self._kept.pop(placed.session.id, ()), 1)
             self._move(placed.ranks, -1)
+            self._ends.append((until_s(placed.session, self.now), placed.ranks, placed.session.id))
         for one in running:
             late = one.ends_at is not None and one.ends_at + OVERDUE_S < self.now
             if one.stopping and one.preempted_for is None and not late:
                 self._move(one.ranks, 1)
+            elif one.preempted_for is None and one.ends_at is not None and one.ends_at > self.now - TOO_LATE_S:
+                self._ends.append((one.ends_at, one.ranks, one.id))
 
     def _move(self, places: Iterable[RankPlace], sign: int) -> None:
         """Free (1) or take (-1) these for good."""
@@ -172,7 +182,8 @@ class Ground:
     def _claim(self, claimant: Waiting) -> object:
         """What is equal of equal claims to equal room."""
         whose = (claimant.owner, claimant.project, claimant.time_limit_s) if self._reservations else ()
-        return claimant.shape, self._claims.key(claimant), whose
+        before = (claimant.time_limit_s, tuple(id_ for id_, _ in self._in_front(claimant))) if self._promises else ()
+        return claimant.shape, self._claims.key(claimant), whose, before
 
     def offer(self, claimant: Waiting) -> Offer | None:
         """The cheapest way to make room for it; None where there is none."""
@@ -183,10 +194,12 @@ class Ground:
 
     def accept(self, claimant: Waiting, offer: Offer) -> None:
         self._gone[[self._number[victim.id] for victim in offer.victims]] = True
+        self._gone_ids.update(victim.id for victim in offer.victims)
         for victim in offer.victims:
             self._move(victim.ranks, 1)
         self._move(self._kept.pop(claimant.id, ()), 1)
         self._move(offer.ranks, -1)
+        self._ends.append((self._until(claimant), offer.ranks, claimant.id))
         self._claims.accept(claimant, offer.victims)
 
     def _cheapest(self, claimant: Waiting) -> Offer | None:
@@ -202,12 +215,13 @@ class Ground:
                 continue
             looked += 1
             needed = self._needed(row, shape, weaker, own)
-            if needed is not None:
+            if needed is not None and self._keeps_promises(claimant, row, set(needed), own):
                 found.append(_Found(float(self._cost[needed].sum()), row, needed))
         if len(found) < shape.nodes:
             return None
         rows = [one.row for one in sorted(found)[: shape.nodes]]
-        return self._offered(rows, shape, {number for one in found if one.row in rows for number in one.victims}, own)
+        victims = {number for one in found if one.row in rows for number in one.victims}
+        return self._offered(claimant, rows, victims, own)
 
     def _is_open(self, row: int, claimant: Waiting) -> bool:
         """Whether nothing but room keeps it off the node: reservations that it would run into do."""
@@ -215,7 +229,36 @@ class Ground:
         if excluded(node, claimant.shape, now) is not None:
             return False
         whose = (claimant.owner, claimant.project)
-        return in_the_way(self._reservations, [node.name], *whose, now, until_s(claimant, now)) is None
+        return in_the_way(self._reservations, [node.name], *whose, now, self._until(claimant)) is None
+
+    # --- what is promised to those in front
+
+    def _in_front(self, claimant: Waiting) -> list[tuple[str, PlannedStart]]:
+        """The planned starts of those who had their turn before it, at which it would still be there."""
+        until, turn = self._until(claimant), self._turn.get(claimant.id, 0)
+        return [(id_, start) for id_, start in self._promises
+                if id_ != claimant.id and start.at < until and self._turn.get(id_, turn) < turn]  # fmt: skip
+
+    def _until(self, claimant: Waiting) -> float:
+        """When it will have ended, if it starts as late as its room is expected."""
+        return until_s(claimant, self.now + self._grace_s + ROOM_MARGIN_S)
+
+    def _keeps_promises(self, claimant: Waiting, row: int, victims: set[int], own: Sequence[RankPlace]) -> bool:
+        """Whether those in front find on that node, when their starts are planned, what they are to have there, beside
+        the claimant: what ends by then is free again, and what comes free for it is its own."""
+        name = self._nodes[row].name
+        starts = [start for _, start in self._in_front(claimant) if any(rank.node == name for rank in start.ranks)]
+        for start in starts:
+            then = self._after(row, victims, own)
+            if isinstance(then.place(claimant.shape), str):
+                return False
+            gone = {self._victims[number].id for number in victims} | self._gone_ids
+            for at, ranks, id_ in self._ends:
+                if at <= start.at and id_ not in gone:
+                    then.give_back(self._there(rank for rank in ranks if rank.node == name))
+            if not then.fits([rank for rank in start.ranks if rank.node == name]):
+                return False
+        return True
 
     def _by_bound(self, shape: Shape, weaker: Flags, own: Sequence[RankPlace]) -> Iterable[tuple[int, float]]:
         """The rows whose amounts may do, by the least that making room there can cost."""
@@ -284,13 +327,18 @@ class Ground:
                 return [number]
         return None
 
-    def _offered(self, rows: Sequence[int], shape: Shape, victims: set[int], own: Sequence[RankPlace]) -> Offer | None:
+    def _offered(
+        self, claimant: Waiting, rows: Sequence[int], victims: set[int], own: Sequence[RankPlace]
+    ) -> Offer | None:
         """These nodes together: a gang that makes way on one of them may do so on another as well."""
+        shape = claimant.shape
         for number in sorted(victims, reverse=True):
             if len(rows) > 1 and self._all_fit(rows, shape, victims - {number}, own):
                 victims = victims - {number}
         stopped = [self._victims[number] for number in sorted(victims)]
         if not all(self._claims.going(stopped)):
+            return None
+        if not all(self._keeps_promises(claimant, row, victims, own) for row in rows):
             return None
         ranks: list[RankPlace] = []
         for row in sorted(rows):

@@ -1,17 +1,20 @@
 """Holds the preemptions of a plan against its snapshot, independently of how they were made: who may claim, who may be
-stopped for it, that it is enough, and that nobody is stopped in vain."""
+stopped for it, that it is enough, that nobody is stopped in vain, and that who is in front still starts as planned."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from corral.scheduling.ahead.ends import TOO_LATE_S
+from corral.scheduling.ahead.heads import until_s
 from corral.scheduling.engine.room import NodeRoom, excluded
 from corral.scheduling.pins import kept_for, present
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Plan, Preemption
 from corral.scheduling.policies.group_options import group_options
 from corral.scheduling.snapshot import Snapshot
+from corral.scheduling.stopping.ground import ROOM_MARGIN_S
 
 OVERDUE_S = 30.0
 
@@ -66,6 +69,14 @@ class _Rooms:
         self._nodes = {node.name: node for node in snapshot.nodes}
         self._rooms = {name: NodeRoom(node, snapshot.devices.get(name, ())) for name, node in self._nodes.items()}
         self._kept = kept_for(snapshot.pins, snapshot.devices, self._nodes)
+        self._plan = plan
+        self._gone: set[str] = set()
+        self._ends = [(until_s(one.session, snapshot.now), one.session.id, one.ranks) for one in plan.placements]
+        self._ends += [
+            (one.ends_at, one.id, one.ranks) for one in snapshot.running
+            if one.ends_at is not None and one.preempted_for is None and one.ends_at > snapshot.now - TOO_LATE_S
+            and not (one.stopping and one.ends_at + OVERDUE_S >= snapshot.now)
+        ]  # fmt: skip
         for placed in plan.placements:
             self._move(self._kept.pop(placed.session.id, ()), free=True)
             self._move(placed.ranks, free=False)
@@ -89,6 +100,27 @@ class _Rooms:
             yield "it would not fit even then"
         yield from self._in_vain(by_node, one)
         self._move(one.ranks, free=False)
+        self._gone.update(victim.id for victim in one.victims)
+        grace_s = max((victim.grace_s for victim in one.victims), default=0)
+        until = until_s(one.claimant, self._snapshot.now + grace_s + ROOM_MARGIN_S)
+        yield from self._delayed(one, until)
+        self._ends.append((until, one.claimant.id, one.ranks))
+
+    def _delayed(self, one: Preemption, until: float) -> Iterator[str]:
+        """Those that had their turn before it, whose planned starts are not kept by all that ends until then."""
+        turn = {id_: number for number, id_ in enumerate(self._plan.refusals)}
+        mine = {rank.node for rank in one.ranks}
+        for id_, start in self._plan.planned.items():
+            if id_ == one.claimant.id or turn.get(id_, 0) >= turn.get(one.claimant.id, 0) or start.at >= until:
+                continue
+            ended = [
+                place for at, who, ranks in self._ends if at <= start.at and who not in self._gone for place in ranks
+            ]
+            self._move(ended, free=True)
+            for name in mine & {rank.node for rank in start.ranks}:
+                if not self._rooms[name].fits([rank for rank in start.ranks if rank.node == name]):
+                    yield f"it would delay {id_}, which is before it, on {name}"
+            self._move(ended, free=False)
 
     def _in_vain(self, nodes: Collection[str], one: Preemption) -> Iterator[str]:
         for victim in one.victims:

@@ -92,8 +92,9 @@ class MovingRules:
         mover = await scene.session(move.id)
         assert (mover.phase, mover.stop_for, mover.preempted_for, mover.preemptions) == (
             Phase.STOPPING, StopFor.PREEMPTED, scene.goal, 1)  # fmt: skip
-        assert [(pin.owner, pin.place.node) for pin in await pins(store)] == [(move.id, there)]
-        assert await used(store) == {here: 2, there: GPUS}
+        kept = {(pin.owner, pin.place.node) for pin in await pins(store)}
+        assert kept == {(move.id, there), (scene.goal, here)}, "what is free beside the mover is the goal's at once"
+        assert await used(store) == {here: GPUS, there: GPUS}
         assert (await scene.play.facts(move.id))[-2:] == [MOVING, "unwanted"]
         assert (await scene.play.facts(scene.goal))[-1] == "preempting"
         (order,) = [one for one in (await scene.play.exchange(here)).orders if move.id in one.token]
@@ -200,8 +201,8 @@ class MovingRules:
                 what, Outcome.CANCELLED
             )
             assert ended.exit_class is not ExitClass.PREEMPTED
-            assert [pin.owner for pin in await pins(store)] == [scene.goal]
-            assert await used(store) == {move.here[0].node: 2, move.there[0].node: 2}
+            assert {pin.owner for pin in await pins(store)} == {scene.goal}
+            assert await used(store) == {move.here[0].node: GPUS, move.there[0].node: 2}, "with what was free beside it"
             assert await scene.play.violations() == []
             await _cleared(scene)
 

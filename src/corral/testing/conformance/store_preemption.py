@@ -186,6 +186,27 @@ class PreemptionRules:
             await _empty(store, scene)
 
     @on_a_loop
+    async def test_what_is_free_of_its_room_is_kept_for_the_claimant_at_once(self, store: Store) -> None:
+        """Nobody takes meanwhile what was free, so that others have stopped in vain; tried again, it is kept once."""
+        scene = await full(store, 1, 1)
+        play = scene.play
+        await play.place()
+        kept = await pins(store)
+        assert [pin.owner for pin in kept] == [scene.claimant]
+        assert sum(grant.share_milli for pin in kept for grant in pin.place.grants) == 2000
+        (late,) = await play.submit(_gpus(1, priority=5))
+        await play.place()
+        assert (await scene.session(late)).phase is Phase.PENDING
+        assert await used(store) == (2000, 4000)
+        assert await play.violations() == []
+        for token in await play.tokens(scene.victims):
+            await scene.go(told_to_go(token, 85), exited(token))
+        await play.place()
+        assert (await scene.session(scene.claimant)).phase is Phase.PLACED
+        assert (await pins(store), await used(store)) == ([], (1000, 4000))
+        assert await play.violations() == []
+
+    @on_a_loop
     async def test_a_quota_with_room_for_one_has_others_stopped_for_one(self, store: Store) -> None:
         """Neither in one pass, nor in the next, nor by a manager that looked before, while room is on its way."""
         scene, planned = await two_claims(store)
