@@ -30,7 +30,7 @@ def test_set_show_delete(corral: Corral) -> None:
     assert head.split() == ["NAME", "OF", "WHAT", "USED", "LIMIT", "VERSION"]
     assert [row.split() for row in rows] == [
         ["lab", "project", "vision", "sessions", "0", "4", "1"],
-        ["mine", "each", "owner", "in", "group", "default", "memory", "-", "4096MiB", "1"],
+        ["mine", "each", "owner", "in", "group", "default", "memory", "-", "4GiB", "1"],
         ["mine", "each", "owner", "in", "group", "default", "gpus", "-", "1.5", "1"],
     ]
     assert corral("quota", "show").out == corral("quota", "list").out

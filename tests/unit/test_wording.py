@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.model.resources import parse_duration_s
-from corral.model.wording import instant, length, like, number_of, span
+from corral.model.resources import parse_duration_s, parse_memory_mib
+from corral.model.wording import instant, length, like, number_of, size, span
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,11 @@ def test_a_name_that_is_nearly_right_is_asked_about(name: str, meant: str | None
 
 def test_of_nothing_nothing_is_meant() -> None:
     assert like("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("mib", "told"), [(0, "0MiB"), (512, "512MiB"), (1024, "1GiB"), (1536, "1536MiB"), (524288, "512GiB")]
+)
+def test_memory_is_told_as_it_can_be_given(mib: int, told: str) -> None:
+    assert size(mib) == told
+    assert parse_memory_mib(told) == mib

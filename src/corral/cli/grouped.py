@@ -1,4 +1,5 @@
-"""Resource groups, policies, quotas and what was changed of them, as people read them. Takes JSON, answers text."""
+"""Resource groups, policies, quotas and what was changed of them, as people read them. Takes JSON, answers text; but
+`tell_deleted` tells it."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from corral.cli.tables import WIDTH, listing, table
+from corral.cli.terminal import Terminal
 from corral.cli.values import pairs, reason_of
-from corral.model.wording import length
+from corral.model.wording import length, size
 
 Record = Mapping[str, Any]
 LIMITS = {"memory_mib": "memory", "vram_mib": "vram", "time_limit_s": "time"}
@@ -86,7 +88,7 @@ def _amount(what: str, value: Any) -> str | None:
     if value is None:
         return None
     if what.endswith("_mib"):
-        return f"{value}MiB"
+        return size(value)
     return length(int(value)) if what.endswith("_s") else f"{value:g}"
 
 
@@ -94,3 +96,11 @@ def show_changes(events: Iterable[Record]) -> str:
     """What was changed of a group, or of a quota, each time by whom."""
     rows = [(one["seq"], one["at"], one["fact"], one["by"], pairs(one["detail"])) for one in events]
     return table(("VERSION", "AT", "CHANGE", "BY", "DETAIL"), rows, width=WIDTH)
+
+
+def tell_deleted(terminal: Terminal, kind: str, one: Record) -> None:
+    """Of a group, a quota or a reservation alike."""
+    if terminal.as_json:
+        terminal.print_json(one)
+    else:
+        terminal.print(one["name"] if terminal.output == "name" else f"{kind} {one['name']} is deleted")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from corral.model.wording import instant, length, span
+from corral.model.wording import instant, length, size, span
 
 THOUSANDTHS = {"cpu_milli": "cpus", "gpu_milli": "gpus", "share_milli": "share"}
 MIB = "_mib"
@@ -33,7 +33,7 @@ def yes_or_no(value: bool | None) -> str | None:
 
 
 def mebibytes(amount: int | None, more: str = "") -> str | None:
-    return f"{amount}MiB{more}" if amount else None
+    return f"{size(amount)}{more}" if amount else None
 
 
 def reason_of(reason: Mapping[str, Any] | None) -> str | None:
@@ -63,7 +63,7 @@ def _named(name: str, value: Any) -> tuple[str, str]:
     if name in THOUSANDTHS:
         return THOUSANDTHS[name], f"{value / 1000:g}"
     if name.endswith(MIB):
-        return name.removesuffix(MIB), f"{value}MiB"
+        return name.removesuffix(MIB), size(int(value))
     if name.endswith("_s"):
         return name.removesuffix("_s").removesuffix("_limit"), length(int(value)) if value == int(value) else span(
             value
@@ -78,4 +78,6 @@ def _plain(value: Any) -> str:
         return ",".join(f"{name}:{_plain(one)}" for name, one in cast("Mapping[str, Any]", value).items())
     if isinstance(value, list):
         return ",".join(map(_plain, cast("list[Any]", value)))
+    if isinstance(value, float):
+        return f"{value:.15g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -29,6 +29,11 @@ def length(seconds: int) -> str:
     return "".join(parts) or "0s"
 
 
+def size(mib: int) -> str:
+    """Memory, as it can be given to an option: 512GiB, or 1536MiB where it is no whole number of those."""
+    return f"{mib // 1024}GiB" if mib and mib % 1024 == 0 else f"{mib}MiB"
+
+
 def instant(seconds: float) -> str:
     """A moment, to the second, in UTC: 2026-12-01T18:00:00Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

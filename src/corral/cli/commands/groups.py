@@ -1,4 +1,4 @@
-"""Resource groups: group list, show, create, set, delete, history, policies; queue pause, resume."""
+"""Resource groups: group list, show, create, set, delete, history, policies; queue pause, resume, schedule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from corral.cli.grouped import show_changes, show_group, show_groups, show_policies
+from corral.cli.grouped import show_changes, show_group, show_groups, show_policies, tell_deleted
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
 from corral.model.faults import Invalid
@@ -67,7 +67,7 @@ def group_set(terminal: Terminal, name: str, **said: Any) -> None:
 @verb("delete", NAME, formats=SHOWN)
 def group_delete(terminal: Terminal, name: str) -> None:
     """Delete a group that has neither nodes nor sessions that have not ended."""
-    _print(terminal, terminal.client.delete_group(name))
+    tell_deleted(terminal, "group", terminal.client.delete_group(name))
 
 
 @verb("history", NAME, formats=TOLD)
@@ -104,6 +104,12 @@ def queue_resume(terminal: Terminal, name: str) -> None:
     _print(terminal, terminal.client.resume_group(name), brief=True)
 
 
+@verb("schedule", NAME, formats=SHOWN)
+def queue_schedule(terminal: Terminal, name: str) -> None:
+    """Look now whose turn it is; what happens does so by itself."""
+    _print(terminal, terminal.client.schedule_group(name), brief=True)
+
+
 group = click.Group(
     "group",
     help="Resource groups: list, show, create, set, delete, history, policies.",
@@ -113,8 +119,8 @@ group = click.Group(
 )
 queue = click.Group(
     "queue",
-    help="A group's line: pause, resume.",
-    commands=[queue_pause, queue_resume],
+    help="A group's line: pause, resume, schedule.",
+    commands=[queue_pause, queue_resume, queue_schedule],
     no_args_is_help=False,
     context_settings=SETTINGS,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.grouped import show_changes, show_quotas
+from corral.cli.grouped import show_changes, show_quotas, tell_deleted
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
 
@@ -58,7 +58,7 @@ def quota_set(terminal: Terminal, name: str, **said: Any) -> None:
 @verb("delete", NAME, formats=SHOWN)
 def quota_delete(terminal: Terminal, name: str) -> None:
     """Delete a quota: it limits nothing any more."""
-    _print(terminal, terminal.client.delete_quota(name))
+    tell_deleted(terminal, "quota", terminal.client.delete_quota(name))
 
 
 @verb("history", NAME, formats=TOLD)

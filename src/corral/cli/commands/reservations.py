@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from corral.cli.grouped import tell_deleted
 from corral.cli.request import begin_of
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
@@ -64,7 +65,7 @@ def reservation_show(terminal: Terminal, name: str) -> None:
 @verb("delete", NAME, formats=SHOWN)
 def reservation_delete(terminal: Terminal, name: str) -> None:
     """Delete a reservation: its nodes are for everybody again."""
-    _print(terminal, terminal.client.delete_reservation(name))
+    tell_deleted(terminal, "reservation", terminal.client.delete_reservation(name))
 
 
 reservation = click.Group(
