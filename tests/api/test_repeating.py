@@ -84,7 +84,12 @@ def test_a_key_counts_from_the_time_that_it_waits(face: Face) -> None:
 
 
 VERBS = [f"{PATH}/{{}}/{verb}" for verb in ("cancel", "hold", "release", "requeue")]
-OTHERS = ["/api/v1/groups/default/pause", "/api/v1/groups/default/resume", "/api/v1/nodes/n1/confirm-dead"]
+OTHERS = [
+    "/api/v1/groups/default/pause",
+    "/api/v1/groups/default/resume",
+    "/api/v1/groups/default/schedule",
+    "/api/v1/nodes/n1/confirm-dead",
+]
 
 
 @pytest.mark.parametrize("path", [*VERBS, *OTHERS])

@@ -51,6 +51,7 @@ def test_bad_input_is_one_line_and_a_code(corral: Corral, gpu: str) -> None:
         (("group", "show", "a/b"), "there is no resource group 'a/b'"),
         (("group", "delete", "default"), "has nodes"),
         (("queue", "pause", "nobody"), "there is no resource group 'nobody'"),
+        (("queue", "schedule", "nobody"), "there is no resource group 'nobody'"),
     ):
         failed = corral(*words)
         assert failed.code in (exits.USAGE, exits.NOT_FOUND, exits.REFUSED), words
@@ -101,6 +102,7 @@ def test_the_sdk_both_ways(cluster: Plane, client: Client) -> None:
         async with AsyncClient(cluster.url, cluster.token()) as corral:
             assert (await corral.change_group("sdk", order="lifo"))["version"] == 2
             assert (await corral.pause_group("sdk"))["paused"]
+            assert (await corral.schedule_group("sdk"))["paused"], "it changes nothing"
             assert not (await corral.resume_group("sdk"))["paused"]
             assert (await corral.group("sdk"))["shares"] == []
             assert "sdk" in [one["name"] for one in await corral.groups()]

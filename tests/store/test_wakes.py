@@ -19,6 +19,7 @@ from tests.store.test_due_wakes import left_at, managers
 
 pytestmark = pytest.mark.timeout(90)
 ADMIN = "user:root"
+UNSEEN = "UPDATE session SET wanted = 'run', changed = @change(session) WHERE id = :id"
 SOON_S = 3.0  # of real time, on a machine that does other things too
 
 
@@ -148,6 +149,24 @@ async def _happens(url: str, count: int, what: Callable[[Store, Play], Awaitable
         await all_asleep(store, play, count)
         waits = await what(store, play)
         await left_at(store, waits, Phase.PENDING, SOON_S)
+
+
+def test_whoever_asks_wakes_them(postgres_url_migrated: str) -> None:
+    """Written past all that would have told them."""
+
+    async def body() -> None:
+        async with managers(postgres_url_migrated, 2) as store:
+            play = Play(store)
+            await all_asleep(store, play, 2)
+            await play.join("n1")
+            (waits,) = await play.submit(spec(hold=True))
+            await store.tx("unseen", lambda tx: tx._run(UNSEEN, id=waits))  # type: ignore[attr-defined]
+            before = (await play.session(waits)).phase
+            await store.tx("schedule", lambda tx: groups.schedule(tx, "default"))
+            await left_at(store, waits, Phase.PENDING, SOON_S)
+            assert before is Phase.PENDING
+
+    asyncio.run(body())
 
 
 def test_where_no_hint_arrives_the_turns_do_it(postgres_url_migrated: str) -> None:

@@ -238,6 +238,10 @@ class AsyncClient:
     async def resume_group(self, name: str) -> shapes.Group:
         return await self._ask(calls.act_on_group(name, "resume"))
 
+    async def schedule_group(self, name: str) -> shapes.Group:
+        """Have every manager look now whose turn it is."""
+        return await self._ask(calls.act_on_group(name, "schedule"))
+
     async def group_history(self, name: str) -> list[shapes.Event]:
         """Every change of it, oldest first."""
         return await self._ask(calls.group(name, "history"))

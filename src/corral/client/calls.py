@@ -139,7 +139,7 @@ def delete_group(name: str) -> Call:
 
 
 def act_on_group(name: str, verb: str) -> Call:
-    """pause and resume."""
+    """pause, resume and schedule."""
     return Call("POST", f"{_of_group(name)}/{verb}", repeatable=True)
 
 

@@ -234,6 +234,10 @@ class Client:
     def resume_group(self, name: str) -> shapes.Group:
         return self._ask(calls.act_on_group(name, "resume"))
 
+    def schedule_group(self, name: str) -> shapes.Group:
+        """Have every manager look now whose turn it is."""
+        return self._ask(calls.act_on_group(name, "schedule"))
+
     def group_history(self, name: str) -> list[shapes.Event]:
         """Every change of it, oldest first."""
         return self._ask(calls.group(name, "history"))

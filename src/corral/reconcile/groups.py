@@ -92,6 +92,12 @@ def resume(tx: Tx, name: str, by: str) -> ResourceGroup:
     return _write(tx, group, replace(group, paused=False), "group_resumed", by, {})
 
 
+def schedule(tx: Tx, name: str) -> ResourceGroup:
+    """Have every manager look now whose turn it is. Nothing is changed."""
+    tx.hint(PLACE)
+    return _known(tx, name)
+
+
 def delete(tx: Tx, name: str, by: str) -> None:
     """Only a group without nodes and live sessions. Its history stays."""
     group = _locked(tx, name)

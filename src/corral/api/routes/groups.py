@@ -170,6 +170,13 @@ async def resume(here: Here, asking: Asking, name: str) -> Response:
     )
 
 
+@router.post("/api/v1/groups/{name}/schedule", responses=json_of(GroupView))
+@allow(Policy.ADMIN)
+async def schedule(here: Here, asking: Asking, name: str) -> Response:
+    """Look now whose turn it is, without waiting for anything to happen. It changes nothing of the group."""
+    return respond(await here.store.tx("schedule", lambda tx: _now(tx, intents.schedule(tx, name), asking)))
+
+
 @router.get("/api/v1/groups/{name}/history", responses=json_of(list[EventView]))
 @allow(Policy.USER)
 async def group_history(
