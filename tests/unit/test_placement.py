@@ -123,6 +123,7 @@ def test_nodes_that_meet_more_of_what_is_preferred_come_first(policy: str) -> No
     assert where(5, "c", "b") == "cbbaa"
     assert len(where(2, "nowhere")) == 2
     assert went_to(fleet, a_shape(nodes=2), preferred("a", nodes=("n3", "gone"))) in (["n3", "n0"], ["n3", "n2"])
+    assert went_to(fleet, a_shape(), preferred("c", nodes=("gone",))) == ["n3"]
     assert fleet.place(a_shape(cpus=5), (), frozenset(), preferred("a")) is None
 
 

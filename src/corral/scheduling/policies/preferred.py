@@ -19,9 +19,9 @@ def met(pool: Pool, preferred: Preferred) -> Floats:
     labels = preferred.labels
     found = np.zeros(len(pool))
     for place, (key, value) in enumerate(labels, 1):
-        found[pool.labelled(key, value)] += 2.0 ** len(labels) + 2.0 ** (len(labels) - place)
-    rows = [pool.row_of[name] for name in preferred.nodes if name in pool.row_of]
-    found[rows] += WHERE_IT_WAS
+        found += pool.labelled(key, value) * (2.0 ** len(labels) + 2.0 ** (len(labels) - place))
+    if preferred.nodes:
+        found[[pool.row_of[name] for name in preferred.nodes if name in pool.row_of]] += WHERE_IT_WAS
     return found
 
 
@@ -33,12 +33,12 @@ def most_met(pool: Pool, scores: Floats, count: int, preferred: Preferred) -> fl
 
 def choose(scorer: Scorer, scores: Floats, count: int, preferred: Preferred) -> list[int]:
     """The `count` rows to take, those that meet most first; fewer where fewer fit."""
-    meets = met(scorer.pool, preferred)
+    meets = np.where(scores > -np.inf, met(scorer.pool, preferred), -1.0)  # by which those are past that had their turn
     chosen: list[int] = []
-    for level in np.unique(meets[scores > -np.inf])[::-1].tolist():
-        here = np.where(meets == level, scores, -np.inf)
-        wanted = min(count - len(chosen), int((here > -np.inf).sum()))
-        chosen += scorer.choose(here, wanted)
-        if len(chosen) >= count:
-            break
+    while len(chosen) < count and (level := meets.max(initial=-1.0)) >= 0:
+        now = meets == level
+        here = np.where(now, scores, -np.inf)
+        wanted = count - len(chosen)
+        chosen += scorer.choose(here, wanted if wanted == 1 else min(wanted, int(now.sum())))
+        meets[now] = -1.0
     return chosen

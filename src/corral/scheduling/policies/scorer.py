@@ -44,8 +44,8 @@ class Scorer(ABC):
         """How good each of these rows is for the shape, as its room is now; higher is better."""
 
     def choose(self, scores: Floats, count: int) -> Sequence[int]:
-        """The `count` rows to take, best first; fewer where fewer fit (-inf does not fit). Of a session that would rather
-        have some nodes it is asked for these first, and then for what is still to be had of the others."""
+        """The `count` rows to take, best first; fewer where fewer fit (-inf does not fit). Where some nodes are
+        preferred it is asked about these first, and then about the others for what is left."""
         if count == 1:
             best = int(scores.argmax())
             return (best,) if scores[best] > -np.inf else ()
