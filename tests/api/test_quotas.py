@@ -232,7 +232,7 @@ def test_what_would_start_it_within_the_quota_and_the_room_is_told(face: Face) -
     assert never["infeasible"] and [one["value"] for one in never["changes"]] == ["2"]
     put(face, "short", owner="ann", time="1h")
     told = face.post(PLAN, {"command": ["x"], "cpus": 2, "time": "2h"}, "ann")
-    assert [(one["option"], one["value"]) for one in told["changes"]] == [("time", "60m")]
+    assert [(one["option"], one["value"]) for one in told["changes"]] == [("time", "1h")]
     begins = face.submit(as_="bob", cpus=1, begin="+1h")["id"]
     (change,) = face.get(f"/api/v1/sessions/{begins}/explain", as_="bob")["changes"]
     assert (change["option"], change["value"]) == ("begin", None)

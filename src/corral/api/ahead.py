@@ -12,6 +12,7 @@ import msgspec
 from corral.api.policy import Caller
 from corral.api.render import RefusalView
 from corral.model.quota import NOTHING
+from corral.model.wording import length
 from corral.ports import Reads
 from corral.reconcile.placement import PER_SHAPE
 from corral.scheduling.cycle import cycle, turn_of
@@ -125,7 +126,7 @@ def _other_requests(snapshot: Snapshot, waiting: Waiting) -> list[ChangeView]:
 def _shorter(limit_s: int | None) -> list[ChangeView]:
     if limit_s is None:
         return []
-    text = f"{limit_s}s" if limit_s % 60 else f"{limit_s // 60}m"
+    text = length(limit_s)
     return [ChangeView("time", text, f"with --time {text} it would start now, before what lies ahead")]
 
 

@@ -94,7 +94,8 @@ def members_of(one: Record) -> str:
     """How many members of an array are how, those that ended by how they did; and what all of them wait for."""
     counts = {**one["array"]["phases"], **one["array"]["outcomes"]}
     counts.pop("ended", None)
-    told = f"{one['array']['size']} members: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+    parts = ", ".join(f"{count} {name}" for name, count in counts.items())
+    told = f"{number_of(one['array']['size'], 'member')}: {parts}"
     why = one["refusals"][0] if one["refusals"] else one["reason"]
     return f"{told}; {why['message'] or why['code']}" if why else told
 

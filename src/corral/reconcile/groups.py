@@ -14,7 +14,7 @@ from typing import Any
 
 from corral.model.faults import Invalid, NotFound, Refused
 from corral.model.node import ResourceGroup
-from corral.model.wording import like
+from corral.model.wording import like, number_of
 from corral.ports import PLACE, Tx
 from corral.scheduling.policies.registry import checked_group
 
@@ -107,7 +107,8 @@ def delete(tx: Tx, name: str, by: str) -> None:
         raise Refused("group_has_nodes", f"group {name} has nodes: {named}; have them join another group first "
                       "(`corral agent --group`)", subject=name)  # fmt: skip
     if live := tx.live_in_group(name):
-        raise Refused("group_has_sessions", f"group {name} has {live} sessions that have not ended; `corral ps` lists "
+        told = number_of(live, "session that has", "sessions that have")
+        raise Refused("group_has_sessions", f"group {name} has {told} not ended; `corral ps` lists "
                       "them, `corral update ID --group` moves those that wait", subject=name)  # fmt: skip
     tx.drop_group(name)
     tx.note_group(name, group.version + 1, "group_deleted", by, {})

@@ -115,7 +115,7 @@ def _would_be_taken(plan: Mapping[str, Any]) -> None:
     """`Refused` as the submit would be."""
     codes = {one["code"] for one in plan["blockers"]}
     reasons = "; ".join(one["message"] for one in plan["blockers"])
-    if plan["infeasible"] and all(code.startswith("quota_") for code in codes):
+    if plan["infeasible"] and any(code.startswith("quota_") for code in codes):
         raise Refused("infeasible", f"this can never start: {reasons}; ask for less")
     if plan["infeasible"]:
         raise Refused("infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`")
