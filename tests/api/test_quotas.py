@@ -31,7 +31,7 @@ def test_a_quota_from_its_making_to_its_end(face: Face) -> None:
     made = put(face, "ann", owner="ann", group="default", gpus="1.5", memory="4GiB", time="2h")
     assert made == {
         "name": "ann", "of": "owner ann in group default", "owner": "ann", "project": None, "domain": None,
-        "group": "default", "limits": NO_LIMITS | {"gpus": 1.5, "memory_mib": 4096, "time": "2h"},
+        "group": "default", "limits": NO_LIMITS | {"gpus": 1.5, "memory_mib": 4096, "time_limit_s": 7200},
         "used": [use("owner ann in group default")], "version": 1,
     }  # fmt: skip
     changed = put(face, "ann", owner="ann", sessions=2, version=1)
