@@ -376,7 +376,7 @@ def test_free_gpu_is_never_worth_more_than_it_is_nor_less_for_being_more(shares,
     if several:
         demand[a_shape(GpuRequest(count=several + 1))] = 1.0
     useful = Usefulness(Pool([node], {"n1": devices}), demand)
-    site = useful.site(useful.base, np.array([[16_000], [65_536]]))
+    site = useful.site(useful.base, np.array([16_000]), np.array([65_536]))
     free = np.arange(0, 1001, STEP_MILLI)
     worth = useful.of_free(site, free[:, None])[:, 0]
     assert worth[0] == 0 and (worth <= free + 1e-6).all()

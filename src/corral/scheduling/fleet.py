@@ -339,8 +339,6 @@ class _Group:
         return tuple(place for row in rows for place in self._ranks(row, standing, self.scorer))
 
     def _without(self, scores: Floats, avoided: Collection[str]) -> Floats:
-        if not avoided:
-            return scores
         rows = [self.pool.row_of[name] for name in avoided if name in self.pool.row_of]
         if rows:
             scores = scores.copy()

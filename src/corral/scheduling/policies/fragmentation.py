@@ -57,9 +57,10 @@ class LeastFragmentation(Scorer):
         need, before = met.need, self._before.take(rows)
         whole, total = self._whole.take(rows), self._total.take(rows)
         room, free, vram = self.pool.columns(rows)
-        left: Ints = room - met.room
-        np.maximum(left, NOTHING, out=left)
-        site = useful.site(useful.base.take(rows), left)
+        cpu, memory = room[CPU] - met.cpu_milli, room[MEMORY] - met.memory_mib
+        np.maximum(cpu, NOTHING, out=cpu)
+        np.maximum(memory, NOTHING, out=memory)
+        site = useful.site(useful.base.take(rows), cpu, memory)
         total -= met.asked_milli
         if need.gpus:
             use: Floats = _sums(useful.of_free(site, free))
@@ -76,7 +77,7 @@ class LeastFragmentation(Scorer):
             unusable |= free < met.share_milli
             np.putmask(change, unusable, UNUSABLE)
             use += np.maximum.reduce(change, axis=0)
-        use *= useful.usable_part(left, total)
+        use *= useful.usable_part(cpu, memory, total)
         use -= before
         return use
 
@@ -103,10 +104,10 @@ class LeastFragmentation(Scorer):
             while len(self._met) >= MOST_MET:
                 del self._met[next(iter(self._met))]
             need, ranks = need_of(shape, self.pool), shape.ranks_per_node
-            room = np.array([[ranks * need.cpu_milli], [ranks * need.memory_mib]], np.int64)
+            cpu, memory = number(ranks * need.cpu_milli), number(ranks * need.memory_mib)
             taken = ranks * max(need.gpus, 0)
             asked = taken * WHOLE_GPU_MILLI or ranks * need.share_milli
-            met = self._met[shape] = _Met(need, room, taken, np.array(float(asked)), number(need.share_milli))
+            met = self._met[shape] = _Met(need, cpu, memory, taken, np.array(float(asked)), number(need.share_milli))
         self._last = (shape, met)
         return met
 
@@ -134,7 +135,8 @@ class _Met(NamedTuple):
     """A rank's demand here; all ranks' CPU and memory, idle GPUs, and thousandths of GPUs; and a rank's of one."""
 
     need: Need
-    room: Ints
+    cpu_milli: Ints
+    memory_mib: Ints
     taken: int
     asked_milli: Floats
     share_milli: Ints

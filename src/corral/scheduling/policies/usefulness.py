@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.scheduling.engine.pool import CPU, DEVICES, MEMORY, NO_DEVICE, Flags, Floats, Ints, Pool, number
+from corral.scheduling.engine.pool import DEVICES, NO_DEVICE, Flags, Floats, Ints, Pool, number
 from corral.scheduling.engine.standing import UNBOUNDED, need_of
 from corral.scheduling.snapshot import Shape
 
@@ -67,7 +67,7 @@ class Usefulness:
         self._of_idle: Floats = (price[:, None] * together).reshape(-1)
         lasting = HEADROOM * WHOLE_GPU_MILLI / np.maximum(_per_gpu(expected), 1e-6)
         self._cpu_lasts, self._memory_lasts = lasting.tolist()
-        self._not_lasting: Floats = -lasting[:, None]
+        self._cpu_ends, self._memory_ends = np.array(-self._cpu_lasts), np.array(-self._memory_lasts)
         self._row_of_free, self._row_of_idle = number(STEPS + 1), number(self._width + 1)
         self._row_of_cpu = number(self._sites[2])
         self._cpu_list, self._memory_list = self._cpus.tolist(), self._memories.tolist()
@@ -103,12 +103,10 @@ class Usefulness:
         cpu, memory = np.searchsorted(self._cpus, one.cpu_milli), np.searchsorted(self._memories, one.memory_mib)
         return int(cpu) + 1, int(memory) + 1
 
-    def site(self, base: Index, cpu_and_memory: Ints) -> Index:
+    def site(self, base: Index, free_cpu: Ints, free_memory: Ints) -> Index:
         """The number of each node's kind together with the demands that so much free can meet."""
-        left_cpu: Ints = cpu_and_memory[CPU]
-        left_memory: Ints = cpu_and_memory[MEMORY]
-        cpu = self._cpus.searchsorted(left_cpu, "right")
-        memory = self._memories.searchsorted(left_memory, "right")
+        cpu = self._cpus.searchsorted(free_cpu, "right")
+        memory = self._memories.searchsorted(free_memory, "right")
         cpu *= self._row_of_cpu
         cpu += memory
         cpu += base
@@ -173,12 +171,14 @@ class Usefulness:
         found: Floats = self._of_idle.reshape(-1, self._width + 1)[:, idle - taken] - taken * of_whole
         return found.reshape(-1)
 
-    def usable_part(self, cpu_and_memory: Ints, free: Floats) -> Floats:
+    def usable_part(self, cpu: Ints, memory: Ints, free: Floats) -> Floats:
         """How much of `free` (thousandths on each node) counts: next to all while CPUs and memory are plenty, and less
         the sooner they run out."""
-        lasting = cpu_and_memory.astype(np.float64)
-        lasting *= self._not_lasting
-        part: Floats = np.maximum(lasting[CPU], lasting[MEMORY])
+        lasting = memory.astype(np.float64)
+        lasting *= self._memory_ends
+        part = cpu.astype(np.float64)
+        part *= self._cpu_ends
+        np.maximum(part, lasting, out=part)
         part /= np.maximum(free, ONE)
         np.exp(part, out=part)
         return np.subtract(ONE, part, out=part)
