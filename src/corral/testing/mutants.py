@@ -75,6 +75,7 @@ FOCUS = {
     "decision_is_ignored": Focus(kinds=("kill_shim",), rates=(("shim.pause_at_birth", 1.0),), jobs_last_s=1.5),
     "facts_after_the_sweep": Focus(kinds=("power_loss", "database_down"), chaos_s=200.0, pace_s=8.0, nodes=1),
     "claimants_claim_twice": replace(CROWDED, nodes=2),
+    "claimants_pass_whom_they_like": replace(CROWDED, nodes=2),
     "dependents_go_early": Focus(sessions=12, preempting=False, limited=False),
     "horizon_is_forgotten": Focus(
         kinds=("silent", "lose_run_directory", "pause_manager", "clone"), pace_s=2.0, nodes=1, preempting=False

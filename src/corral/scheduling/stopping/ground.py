@@ -66,7 +66,8 @@ class Ground:
         self._moves: defaultdict[str, list[tuple[RankPlace, int]]] = defaultdict(list)
         self._free = self._free_room()
         running = [one for one in snapshot.running if one.group == group.name]
-        self._ends: list[tuple[float, tuple[RankPlace, ...], str]] = []
+        self._ends: defaultdict[str, list[tuple[float, RankPlace, str]]] = defaultdict(list)  # by node
+        self._planned = bool(plan.planned)
         self._place_and_free(plan, running)
         self._promises = [(id_, start) for id_, start in plan.planned.items() if start.group == group.name]
         self._turn = {id_: number for number, id_ in enumerate(plan.refusals)}
@@ -103,13 +104,13 @@ class Ground:
         for placed in plan.placements:
             self._move(self._kept.pop(placed.session.id, ()), 1)
             self._move(placed.ranks, -1)
-            self._ends.append((until_s(placed.session, self.now), placed.ranks, placed.session.id))
+            self._will_end(until_s(placed.session, self.now), placed.ranks, placed.session.id)
         for one in running:
             late = one.ends_at is not None and one.ends_at + OVERDUE_S < self.now
             if one.stopping and one.preempted_for is None and not late:
                 self._move(one.ranks, 1)
             elif one.preempted_for is None and one.ends_at is not None and one.ends_at > self.now - TOO_LATE_S:
-                self._ends.append((one.ends_at, one.ranks, one.id))
+                self._will_end(one.ends_at, one.ranks, one.id)
 
     def _move(self, places: Iterable[RankPlace], sign: int) -> None:
         """Free (1) or take (-1) these for good."""
@@ -119,6 +120,10 @@ class Ground:
             self._moves[place.node].append((place, sign))
             if row in self._rooms:
                 _move(self._rooms[row], place, sign)
+
+    def _will_end(self, at: float, ranks: Iterable[RankPlace], id_: str) -> None:
+        for rank in ranks if self._planned else ():
+            self._ends[rank.node].append((at, rank, id_))
 
     def _there(self, places: Iterable[RankPlace]) -> list[RankPlace]:
         """Those on this group's nodes, without what they hold of devices that are gone."""
@@ -199,7 +204,7 @@ class Ground:
             self._move(victim.ranks, 1)
         self._move(self._kept.pop(claimant.id, ()), 1)
         self._move(offer.ranks, -1)
-        self._ends.append((self._until(claimant), offer.ranks, claimant.id))
+        self._will_end(self._until(claimant), offer.ranks, claimant.id)
         self._claims.accept(claimant, offer.victims)
 
     def _cheapest(self, claimant: Waiting) -> Offer | None:
@@ -253,9 +258,9 @@ class Ground:
             if isinstance(then.place(claimant.shape), str):
                 return False
             gone = {self._victims[number].id for number in victims} | self._gone_ids
-            for at, ranks, id_ in self._ends:
+            for at, rank, id_ in self._ends[name]:
                 if at <= start.at and id_ not in gone:
-                    then.give_back(self._there(rank for rank in ranks if rank.node == name))
+                    then.give_back(self._there((rank,)))
             if not then.fits([rank for rank in start.ranks if rank.node == name]):
                 return False
         return True
