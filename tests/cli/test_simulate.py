@@ -138,6 +138,28 @@ def test_processors_are_cpus_on_a_fleet_with_gpus_too(simulate: Any) -> None:
     assert told["jobs"] == 1
 
 
+def test_what_could_not_be_read_is_counted(simulate: Any) -> None:
+    """As a list of sessions has one whose record is broken: with nothing where nothing is known."""
+    broken = json.loads(Path("array.json").read_text())[0] | {"id": "x", "error": "broken", "nodes": 0, "ranks": 0}
+    with Path("lines.json").open("a") as lines:
+        lines.write("\n" + json.dumps(broken))
+    told = numbers(simulate("lines.json", "--nodes", "1x2xV100:32GB", "-o", "json"))
+    assert (told["jobs"], told["left_out"]["its record cannot be read"]) == (2, 1)
+
+
+def test_what_is_not_said_of_a_fleet_is_asked_for(simulate: Any) -> None:
+    told = simulate("philly.csv", "--nodes", "8x8")
+    assert (told.code, "8x8xA100:80GB" in told.error, "byte" in told.error) == (2, True, False)
+
+
+def test_columns_are_told_and_only_those_that_say_something(simulate: Any) -> None:
+    fleet = ("--nodes", "1x4cpus")
+    plain = simulate("small.swf", *fleet).out
+    assert "PREEMPTED" not in plain and "COMPLETION  from submit to end" in plain
+    head, line = plain.split("\n\n")[1].splitlines()
+    assert head.index("ENDED") + len("ENDED") == line.index(" 2 ") + 2, "numbers stand below one another"
+
+
 def test_policies_stand_side_by_side(simulate: Any) -> None:
     done = simulate("small.swf", "--policy", "fifo", "--policy", "easy", "--policy", "srtf", "--nodes", "1x4cpus")
     head, *lines = [line.split() for line in done.out.split("\n\n")[1].splitlines()]

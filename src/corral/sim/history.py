@@ -24,12 +24,13 @@ def corral(name: str, text: str, per_node: PerNode) -> Trace:
     left_out: Counter[str] = Counter()
     for place, one in _sessions(name, text):
         try:
-            job = _job(one)
-        except (KeyError, TypeError, ValueError) as error:
+            unread = bool(one.get("error"))  # its record is broken: what it asked for is not known
+            job = None if unread else _job(one)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
             raise Invalid("bad_row", f"{place}: not a session as `corral ps -o json` shows it: {why}") from None
         if job is None:
-            left_out["not run to an end"] += 1
+            left_out["its record cannot be read" if unread else "not run to an end"] += 1
         else:
             jobs.append(job)
     zero = min((job.submitted_s for job in jobs), default=0.0)
