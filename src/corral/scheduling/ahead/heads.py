@@ -22,7 +22,7 @@ import numpy as np
 
 from corral.scheduling.ahead.ends import Ends, gives_back_at
 from corral.scheduling.ahead.outlook import Outlook, Start, Window
-from corral.scheduling.ahead.promises import Kept, is_another
+from corral.scheduling.ahead.promises import SAME_START_PART, SAME_START_S, Kept, is_another
 from corral.scheduling.engine.pool import Ints, Rows
 from corral.scheduling.engine.room import MESSAGES
 from corral.scheduling.engine.standing import CODES, Codes
@@ -172,7 +172,7 @@ class Heads:
     def _start_of(self, waiting: Waiting) -> PlannedStart | None:
         """When it starts: as it was promised, or earlier; or as early as those before it leave it."""
         mine, promise = self._mine(waiting), self._kept.looked_at(waiting)
-        start = self._earliest(waiting, mine)
+        start = self._earliest(waiting, mine, math.inf if promise is None else self._latest(promise))
         if promise is not None:
             if self._still_holds(waiting, promise, mine) and not self._is_sooner(start, promise):
                 return PlannedStart(promise.at, promise.group, promise.ranks)
@@ -185,6 +185,11 @@ class Heads:
             self._outlooks[start.group].promise(waiting.id, Start(start.at, start.ranks), length_s(waiting))
             self._told.clear()
         return start
+
+    def _latest(self, promise: Promise) -> float:
+        """No start after that is as good as what was promised."""
+        at = max(promise.told, promise.at, self._snapshot.now)
+        return at + max(SAME_START_S, 2 * SAME_START_PART * (at - self._snapshot.now))
 
     def _is_sooner(self, start: PlannedStart | None, promise: Promise) -> bool:
         return start is not None and start.at < promise.at and is_another(promise.at, start.at, self._snapshot.now)
@@ -289,11 +294,11 @@ class Heads:
     def _open(self, waiting: Waiting) -> Iterable[tuple[str, Outlook]]:
         return [(name, one) for name, one in self._outlooks.items() if waiting.shape.group in (None, name)]
 
-    def _earliest(self, waiting: Waiting, mine: frozenset[str]) -> PlannedStart | None:
+    def _earliest(self, waiting: Waiting, mine: frozenset[str], by_s: float = math.inf) -> PlannedStart | None:
         assert self._fleet is not None
         found: list[PlannedStart] = []
         for name, outlook in self._open(waiting):
-            start = outlook.earliest(self._fleet.standing(name, waiting.shape), length_s(waiting), mine)
+            start = outlook.earliest(self._fleet.standing(name, waiting.shape), length_s(waiting), mine, by_s)
             if start is not None:
                 found.append(PlannedStart(start.at_s, name, start.ranks))
         return min(found, key=lambda one: one.at, default=None)

@@ -164,16 +164,22 @@ class Outlook:
 
     # when somebody who waits can start
 
-    def earliest(self, standing: Standing, length_s: float, mine: Collection[str] = ()) -> Start | None:
-        """The first moment from which on all ranks fit for so long, by the ends that are known; None: there is none."""
+    def earliest(
+        self, standing: Standing, length_s: float, mine: Collection[str] = (), by_s: float = math.inf
+    ) -> Start | None:
+        """The first moment from which on all ranks fit for so long, by the ends that are known; None: there is none, or
+        free: dict[int, Ints] = {}
+        none `by_s`, after which nobody looks closely."""
+            if begin_s > by_s:
+                break
         windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
         for begin_s, end_s in _segments(self.now_s, windows, length_s):
             low = self.ends.count_by(begin_s)
             base = self.ends.freed(0, low)
-            at_once = _Segment(self, windows, begin_s, begin_s + length_s)
+            at_once = _Segment(self, windows, begin_s, begin_s + length_s, free)
             if (start := self._start(standing, at_once.room(base), begin_s)) is not None:
                 return start
-            after = _Segment(self, windows, begin_s, math.nextafter(begin_s + length_s, math.inf))
+            after = _Segment(self, windows, begin_s, math.nextafter(begin_s + length_s, math.inf), free)
             found = self._within(standing, after, base, low, self.ends.count_before(end_s))
             if found is not None:
                 return found
@@ -185,7 +191,7 @@ class Outlook:
         if len(rows) < len({rank.node for rank in start.ranks}) or not standing.bars.open[rows].all():
             return False
         windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
-        room = _Segment(self, windows, start.at_s, start.at_s + length_s).room(
+        room = _Segment(self, windows, start.at_s, start.at_s + length_s, {}).room(
             self.ends.freed(0, self.ends.count_by(start.at_s))
         )
         return bool((room[rows] >= amounts).all())
@@ -293,13 +299,19 @@ def _nearness(standing: Standing, rows: Rows) -> NDArray[np.float64]:
 
 class _Segment:
     """A stretch of time in which the same windows are in the way of a start, whenever in it that is; `until_s` is when
-    one that starts at its begin has ended. After its begin the same holds but for a window that begins just then."""
+    one that starts at its begin has ended. After its begin the same holds but for a window that begins just then.
+    `free` remembers what is free at the start of each of these windows, from one stretch to the next."""
 
-    def __init__(self, outlook: Outlook, windows: Sequence[Window], begin_s: float, until_s: float) -> None:
+    def __init__(
+        self, outlook: Outlook, windows: Sequence[Window], begin_s: float, until_s: float, free: dict[int, Ints]
+    ) -> None:
         self._pool = outlook.pool
         self._held = [one for one in windows if one.starts_s <= begin_s < one.ends_s]
         later = [one for one in windows if begin_s < one.starts_s < until_s]
-        self._later = [(one.rows, outlook.free_at_start(one, windows)) for one in later]
+        for one in later:
+            if id(one) not in free:
+                free[id(one)] = outlook.free_at_start(one, windows)
+        self._later = [(one.rows, free[id(one)]) for one in later]
 
     def room(self, freed: Ints) -> Ints:
         """What is free all the time of a session that starts when this is given back."""
