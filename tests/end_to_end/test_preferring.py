@@ -52,6 +52,8 @@ def test_it_goes_where_it_would_rather_be_and_back_to_what_it_saved(two_zones: P
     assert node_of(two_zones, two_zones.submit("--prefer", "zone=b", "--", "true")) == "node-1", "it waits for none"
     told = two_zones.run("submit", "--prefer", "zone=b", "--dry-run", "--", "true").out
     assert "zone=b: 1 of the nodes it may go to, with room on 0 now" in told
+    assert ["prefers", "zone=b"] in [line.split() for line in two_zones.run("show", full).out.splitlines()]
+    assert "zone=b: 1 of its 1 node" in two_zones.run("explain", full).out
     two_zones.run("cancel", full)
     two_zones.wait_phase(full, "ended")
     assert two_zones.run("group", "set", "default", "--placement", "round-robin").code == 0
