@@ -168,12 +168,12 @@ class Outlook:
         self, standing: Standing, length_s: float, mine: Collection[str] = (), by_s: float = math.inf
     ) -> Start | None:
         """The first moment from which on all ranks fit for so long, by the ends that are known; None: there is none, or
-        free: dict[int, Ints] = {}
         none `by_s`, after which nobody looks closely."""
+        windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
+        free: dict[int, Ints] = {}
+        for begin_s, end_s in _segments(self.now_s, windows, length_s):
             if begin_s > by_s:
                 break
-        windows = [one for one in self.windows if one.owner not in mine and one.ends_s > self.now_s]
-        for begin_s, end_s in _segments(self.now_s, windows, length_s):
             low = self.ends.count_by(begin_s)
             base = self.ends.freed(0, low)
             at_once = _Segment(self, windows, begin_s, begin_s + length_s, free)
