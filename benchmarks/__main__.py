@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    ahead,
     backfill,
     command_line,
     decisions,
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "backfill": backfill.run,
     "decisions": decisions.run,
     "passes": passes.run,
+    "ahead": ahead.run,
     "estimate": estimate.run,
 }
 

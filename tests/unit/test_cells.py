@@ -33,9 +33,9 @@ places = st.lists(ranks, max_size=3).map(tuple)
 def test_what_is_remembered_of_places_is_what_they_hold(known: list[tuple[RankPlace, ...]], asked) -> None:
     pool = Pool(NODES, DEVICES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells_module, "MOST_KEPT", 3)
+        patch.setattr(cells_module, "MORE_KEPT", 3)
         for which in asked:
-            pool.held.begin()
+            pool.held.begin(0)
             many = [known[one % len(known)] for one in which]
             lengths, at, amounts = pool.held.of(pool.held.numbers(many))
             assert lengths.tolist() == [len(list(pool.cells(one))) for one in many]

@@ -1,7 +1,7 @@
 """When those who run give their room back, as arrays: what will be free again of one pool of nodes by a given time.
 
-Only ends that are known are in it. They are turned into arrays as far as they are asked for, soonest first, so that a
-look at the next hour costs what ends in it; and a pool that is kept remembers what of it each one holds.
+Only ends that are known are in it. A pool that is kept remembers what of it each session holds (`engine.cells`), so
+that a pass looks those up that are new, and has all the others in a few steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from corral.scheduling.engine.cells import Places
 from corral.scheduling.engine.pool import Floats, Ints, Pool, Rows
 from corral.scheduling.snapshot import Running
 
-CHUNK = 256
 LATE_S = 60.0  # how long who has outlived its known end is given each time
 TOO_LATE_S = 900.0  # who has outlived it by so much may never end: nothing is planned on that
 
@@ -31,7 +30,7 @@ class Ends:
     """The known ends in one pool, by time."""
 
     def __init__(self, pool: Pool, running: Sequence[Running], now_s: float) -> None:
-        pool.held.begin()
+        pool.held.begin(len(running))
         times: Floats = np.array([one.ends_at for one in running], np.float64)  # one that nobody knows: not a number
         for index in np.flatnonzero(times <= now_s).tolist():
             times[index] = gives_back_at(running[index], now_s)
@@ -50,10 +49,8 @@ class Ends:
             self._added.clear()
         order: Rows = np.argsort(self._given)  # in whatever order those of one moment
         self._times = self._given[order]
-        self._who = self._numbers[order]
-        self._upto: Ints = np.zeros(1, np.int64)  # how many cells the first so many ends have
-        self._cells: Rows = np.zeros(0, np.intp)
-        self._amounts: Ints = np.zeros(0, np.int64)
+        lengths, self._cells, self._amounts = self._pool.held.of(self._numbers[order])
+        self._upto = np.concatenate(([0], lengths.cumsum()))  # how many cells the first so many ends have
 
     def _fresh(self) -> None:
         if self._added:
@@ -78,17 +75,7 @@ class Ends:
     def freed(self, first: int, last: int) -> Ints:
         """What the ends from `first` up to `last` (not with it) give back, like `Pool.room`."""
         self._fresh()
-        self._make(last)
         cells = slice(self._upto[first], self._upto[last])
         room = self._pool.room
         sums = np.bincount(self._cells[cells], self._amounts[cells], minlength=room.size)
         return sums.astype(np.int64).reshape(room.shape)
-
-    def _make(self, count: int) -> None:
-        made = len(self._upto) - 1
-        if made >= count:
-            return
-        lengths, cells, amounts = self._pool.held.of(self._who[made : max(count, made + CHUNK)])
-        self._upto = np.concatenate((self._upto, self._upto[-1] + lengths.cumsum()))
-        self._cells = np.concatenate((self._cells, cells))
-        self._amounts = np.concatenate((self._amounts, amounts))

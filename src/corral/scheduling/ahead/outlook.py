@@ -25,8 +25,6 @@ from corral.scheduling.engine.room import amounts_of
 from corral.scheduling.engine.standing import Codes, Standing
 from corral.scheduling.places import Grant, RankPlace
 
-FIRST_LOOK = 64  # ends; then twice as many, and so on
-
 
 @dataclass(slots=True)
 class Window:
@@ -196,21 +194,10 @@ class Outlook:
         )
         return bool((room[rows] >= amounts).all())
 
-    def _within(self, standing: Standing, segment: _Segment, base: Ints, low: int, last: int) -> Start | None:
-        """The first of these ends with which it is enough, if all of them are."""
-        if low == last or not self._enough(standing, segment.room(base + self.ends.freed(low, last))):
+    def _within(self, standing: Standing, segment: _Segment, base: Ints, low: int, high: int) -> Start | None:
+        """The first of these ends with which it is enough, if it is with all of them."""
+        if low == high or not self._enough(standing, segment.room(base + self.ends.freed(low, high))):
             return None
-        high, step = low, FIRST_LOOK
-        while high < last:
-            high = min(high + step, last)
-            more = base + self.ends.freed(low, high)
-            if self._enough(standing, segment.room(more)):
-                return self._halve(standing, segment, base, low, high)
-            low, base, step = high, more, 2 * step
-        return None
-
-    def _halve(self, standing: Standing, segment: _Segment, base: Ints, low: int, high: int) -> Start | None:
-        """Not enough after `low` ends, enough after `high`: the first end with which it is."""
         while high - low > 1:
             middle = (low + high) // 2
             more = base + self.ends.freed(low, middle)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from corral.scheduling.places import RankPlace
 
-MOST_KEPT = 2**18
+MORE_KEPT = 2**16  # of those that were asked about once, beyond twice as many as are
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 Places = tuple[RankPlace, ...]
@@ -33,9 +33,9 @@ class Cells:
         self._at: Rows = np.zeros(0, np.intp)
         self._amounts: Ints = np.zeros(0, np.int64)
 
-    def begin(self) -> None:
-        """No number that was given so far is asked about any more."""
-        if len(self._places) > MOST_KEPT:
+    def begin(self, many: int) -> None:
+        """No number that was given so far is asked about any more, and so many are to come."""
+        if len(self._places) > 2 * many + MORE_KEPT:
             self._forget()
 
     def numbers(self, many: Sequence[Places]) -> Rows:
