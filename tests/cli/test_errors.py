@@ -37,7 +37,7 @@ BAD = [
     (["submit", "--time", "soon", "--", "true"], 2),
     (["submit", "--time", "0", "--", "true"], 2),
     (["submit", "--signal", "FOO@3", "--time", "1h", "--", "true"], 2),
-    (["submit", "--signal", "USR1@3", "--", "true"], 2),
+    (["submit", "--signal", "WHAT@3", "--", "true"], 2),
     (["submit", "--nodes", "0", "--", "true"], 2),
     (["submit", "--retries", "-1", "--", "true"], 2),
     (["submit", "--priority", "99999999999", "--", "true"], 2),
@@ -243,7 +243,7 @@ def test_nobody_there_is_said_in_plain_words(corral: Corral) -> None:
 
         thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
-        line = corral("requeue", "zzzzzzzzzz", "--url", f"http://127.0.0.1:{other.getsockname()[1]}").error
+        line = corral("group", "create", "x", "--url", f"http://127.0.0.1:{other.getsockname()[1]}").error
         thread.join(10)
     assert "Error" not in line
     assert "broke off" in line
