@@ -219,7 +219,9 @@ class Heads:
             code, why = self._why(before[0])
             return why if code == "reserved" else f"session {before[0].owner} is before it"
         there = [one.session.id for one in self._placed if not {rank.node for rank in one.ranks}.isdisjoint(nodes)]
-        return f"session {there[0]} started there" if there else "those who run there go on for longer than was known"
+        if there:
+            return f"session {there[0]} started there"
+        return "those who run there go on for longer than was known, or it asks for more time itself"
 
     def end(self) -> None:
         self._show_all()
