@@ -54,7 +54,7 @@ def test_one_makes_way_checkpoints_and_goes_on_where_it_was(crowded: Plane) -> N
     first = crowded.run("logs", weak, "--attempt", "1").out
     notice = json.loads(first.splitlines()[-1])
     assert notice["reason"] == "preempted"
-    assert strong in notice["message"]
+    assert "for another session" in notice["message"] and strong not in notice["message"]
     assert notice["seconds_left"] > 20
     assert [one["detail"] for one in history(crowded, weak) if one["fact"] == "preempted"] == [{"for": strong}]
     assert [one["detail"]["victims"] for one in history(crowded, strong) if one["fact"] == "preempting"] == [[weak]]
