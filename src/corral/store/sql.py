@@ -143,14 +143,6 @@ SELECT {WAITING_COLUMNS}, s.not_before,
     CASE WHEN s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0 AND s.error IS NULL THEN 1
          WHEN s.phase IN ('placed', 'starting', 'running', 'stopping') THEN 2 ELSE 0 END AS line
 FROM session s WHERE s.changed >= :since"""
-LIST_SESSIONS = f"""
-SELECT {SESSION_COLUMNS} FROM session
-WHERE (CAST(:after AS bigint) IS NULL OR ordinal < :after)
-  AND (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:project AS text) IS NULL OR project = :project)
-  AND (CAST(:grp AS text) IS NULL OR grp = :grp) AND (CAST(:name AS text) IS NULL OR name = :name)
-  AND (:any_phase = 1 OR phase @in(phases)) AND (:members = 1 OR in_array IS NULL)
-  AND (CAST(:in_array AS text) IS NULL OR in_array = :in_array)
-ORDER BY ordinal DESC LIMIT :limit"""
 ATTEMPTS = """
 SELECT attempt, grp, live, placed_at, started_at, ended_at, outcome, exit_class, exit_code,
        reason_code, reason_message, cause_code, cause_message
