@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,8 +182,9 @@ def test_a_control_plane_that_is_started_with_a_file_holds_to_it(tmp_path: Path)
 def test_a_session_is_of_the_domain_of_its_project_and_names_none(corral: Corral, client: Client) -> None:
     told = corral("submit", "--domain", "lab", "--", "true")
     assert (told.code, "No such option '--domain'" in told.err) == (exits.USAGE, True)
+    unknown: Any = {"command": ["true"], "domain": "lab"}
     with pytest.raises(Invalid, match="domain: there is no such field"):
-        client.submit({"command": ["true"], "domain": "lab"})
+        client.submit(unknown)
     client.set_quota("lab", domain="lab", sessions=0)
     client.set_quota("default", domain="default", sessions=7)
     assert corral("run", "--cpus", "0.1", "--", "true").code == 0, "no project is of the domain lab here"
