@@ -6,7 +6,7 @@ from dataclasses import replace
 from corral.model.node import Node, NodeState, ResourceGroup
 from corral.model.quota import NO_QUOTAS, Quota, Quotas
 from corral.model.resources import Resources
-from corral.scheduling import fleet as fleet_module
+from corral.scheduling import group_nodes
 from corral.scheduling.cycle import cycle
 from corral.scheduling.fleet import Fleet
 from corral.scheduling.kept import picture as picture_module
@@ -77,8 +77,8 @@ def _up() -> tuple[NodeState, bool, int, str, str, str, str, str, str]:
 
 
 def test_scores_and_reasons_are_bounded_whatever_is_asked(monkeypatch) -> None:
-    monkeypatch.setattr(fleet_module, "MOST_SCORES", 40)
-    monkeypatch.setattr(fleet_module, "MOST_REASONS", 40)
+    monkeypatch.setattr(group_nodes, "MOST_SCORES", 40)
+    monkeypatch.setattr(group_nodes, "MOST_REASONS", 40)
     fleet = Fleet([a_node("n1"), a_node("n2")], {}, {"g": Pack})
     whole = Fleet([a_node("n1"), a_node("n2")], {}, {"g": Pack})
     for number in range(200):

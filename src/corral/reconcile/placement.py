@@ -145,13 +145,10 @@ def commit(
 
 
 def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tuple[Session, Placed]]:
-    nodes, sessions = tx.nodes(names), tx.sessions([placed.session.id for placed in plan])
+    sessions, devices = tx.sessions([placed.session.id for placed in plan]), _devices(tx, names)
+    rooms = {name: NodeRoom(node, devices[name]) for name, node in tx.nodes(names).items()}
     tx.share_groups(placed.group for placed in plan)
     paused = {group.name for group in tx.groups().values() if group.paused}
-    devices: defaultdict[str, list[Device]] = defaultdict(list)
-    for device in tx.devices(names):
-        devices[device.node].append(device)
-    rooms = {name: NodeRoom(node, devices[name]) for name, node in nodes.items()}
     claimants = [session.id for session in sessions.values() if session.room_by is not None]
     kept = kept_for(tx.pins(claimants) if claimants else (), devices)
     reservations = tx.reservations() if plan else []
@@ -164,20 +161,29 @@ def _still_fitting(tx: Tx, plan: Sequence[Placed], names: set[str]) -> list[tupl
             continue
         if reservations and _runs_into(session, placed, reservations, tx.now):
             continue
-        by_node: defaultdict[str, list[RankPlace]] = defaultdict(list)
-        for rank in placed.ranks:
-            by_node[rank.node].append(rank)
-        own = [place for place in kept.get(session.id, ()) if place.node in rooms]
-        for place in own:
-            rooms[place.node].give_back([place])
-        if all(rooms[name].fits(ranks) for name, ranks in by_node.items()):
-            for rank in placed.ranks:
-                rooms[rank.node].take(rank)
+        if _taken(rooms, placed.ranks, [place for place in kept.get(session.id, ()) if place.node in rooms]):
             fitting.append((session, placed))
-        else:
-            for place in own:
-                rooms[place.node].take(place)
     return fitting
+
+
+def _devices(tx: Tx, names: set[str]) -> defaultdict[str, list[Device]]:
+    by_node: defaultdict[str, list[Device]] = defaultdict(list)
+    for device in tx.devices(names):
+        by_node[device.node].append(device)
+    return by_node
+
+
+def _taken(rooms: Mapping[str, NodeRoom], ranks: Sequence[RankPlace], own: Sequence[RankPlace]) -> bool:
+    """Whether there is room for the ranks, what is kept for them (`own`) included: it is taken then."""
+    by_node: defaultdict[str, list[RankPlace]] = defaultdict(list)
+    for rank in ranks:
+        by_node[rank.node].append(rank)
+    for place in own:
+        rooms[place.node].give_back([place])
+    fits = all(rooms[name].fits(there) for name, there in by_node.items())
+    for place in ranks if fits else own:
+        rooms[place.node].take(place)
+    return fits
 
 
 def _runs_into(session: Session, placed: Placed, reservations: Sequence[ReservationRow], now: float) -> bool:

@@ -27,8 +27,8 @@ def _moments(snapshot: Snapshot, plan: Plan) -> Iterator[float]:
     yield from (start.at for start in plan.planned.values())
     yield from (pin.expires_at for pin in snapshot.pins)
     if plan.refusals:
-        yield from (node.backoff_until for node in snapshot.nodes)
-        yield from (one.room_by for one in snapshot.waiting if one.room_by is not None)
+        yield from [node.backoff_until for node in snapshot.nodes if node.backoff_until > snapshot.now]
+        yield from [one.room_by for one in snapshot.waiting if one.room_by is not None]
         yield from _by_groups(snapshot, plan)
 
 
@@ -36,8 +36,10 @@ def _by_groups(snapshot: Snapshot, plan: Plan) -> Iterator[float]:
     """Of each line in which somebody found no room: what its group's options say of time."""
     submitted: dict[str, float] = {}  # when the first of those was who have no planned start
     for one in snapshot.waiting:
+        if one.id not in plan.refusals:
+            continue
         line = line_of(one.shape.group, snapshot.groups)
-        if line is not None and one.id in plan.refusals:
+        if line is not None:
             at = math.inf if one.id in plan.planned else one.submitted_at
             submitted[line] = min(at, submitted.get(line, math.inf))
     options = {name: group_options(snapshot.groups[name]) for name in submitted if name in snapshot.groups}
