@@ -19,7 +19,7 @@ from corral.model.node import Device
 from corral.model.pin_invariants import MOVING
 from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Reads, Store, Tx
-from corral.reconcile.preempting import claiming, keep, let_in, may_claim, may_go, still_to_keep, told
+from corral.reconcile.preempting import claiming, is_open_to, keep, let_in, may_claim, may_go, still_to_keep, told
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
 from corral.scheduling.claiming.contention import Places
 from corral.scheduling.engine.room import NodeRoom, excluded
@@ -101,6 +101,7 @@ def clear(tx: Tx, planned: Clearance, by: str) -> None:
     movers = [_mover(sessions, one) for one, _ in planned.moves]
     room_by = tx.now + max(one.spec.grace_s for one in movers) + ROOM_MARGIN_S
     _look_for_room(tx, movers, planned.moves, room_by)
+    _look_for_goal(tx, planned, room_by)
     changes = [
         _moving(one, there, goal, room_by, by) for one, (_, there) in zip(movers, planned.moves, strict=True)
     ]  # fmt: skip
@@ -125,10 +126,21 @@ def _goal(tx: Tx, sessions: Mapping[str, Session], planned: Clearance) -> Sessio
     goal = sessions.get(planned.goal.id)
     if goal is None or not may_claim(goal, planned.goal, tx.now):
         raise _moved(planned.goal.id)
-    if not let_in(tx, planned.goal, planned.group, planned.places):
-        raise Refused("quota_reached", f"session {goal.id} would not be let in by its quotas now; look again",
-                      subject=goal.id)  # fmt: skip
     return goal
+
+
+def _look_for_goal(tx: Tx, planned: Clearance, starts_by: float) -> None:
+    """The goal may go where the others make room."""
+    if planned.goal is None:
+        return
+    id_, asked = planned.goal.id, (planned.goal, planned.group, planned.places)
+    if not is_open_to(tx, *asked, starts_by):
+        raise Refused("no_room", f"session {id_} could not start where room was to be made for it: "
+                      f"{', '.join(_names(planned.places))} takes no sessions like it now, or is reserved for others; "
+                      "look again", subject=id_)  # fmt: skip
+    if not let_in(tx, *asked):
+        raise Refused("quota_reached", f"session {id_} would not be let in by its quotas now; look again",
+                      subject=id_)  # fmt: skip
 
 
 def _mover(sessions: Mapping[str, Session], planned: Running) -> Session:

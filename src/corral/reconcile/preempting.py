@@ -14,15 +14,18 @@ from dataclasses import replace
 from corral import wire
 from corral.model.faults import Refused
 from corral.model.lifecycle import Phase, Wanted
-from corral.model.node import Device, Node, ResourceGroup
+from corral.model.node import Device, Node
 from corral.model.pin_invariants import PREEMPTED
 from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Store, Tx
 from corral.reconcile import quotas
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
+from corral.scheduling.ahead.heads import until_s
+from corral.scheduling.engine.room import excluded
 from corral.scheduling.places import Grant, RankPlace
 from corral.scheduling.plan import Placed, Preemption, Refusal
 from corral.scheduling.policies.group_options import preempts
+from corral.scheduling.reserving import in_the_way
 from corral.scheduling.snapshot import Pin, Running, Waiting
 from corral.scheduling.stopping.ground import ROOM_MARGIN_S
 from corral.scheduling.stopping.preemption import being_made
@@ -45,11 +48,11 @@ def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
     pairs = [(sessions[one.id], one) for one in planned.victims if one.id in sessions]
     victims = [session for session, one in pairs if may_go(session, one)]
     stands = claimant is not None and may_claim(claimant, planned.claimant, tx.now)
-    holds = claimant is not None and stands and len(victims) == len(planned.victims) and _asked_for(tx, planned.group)
-    if claimant is None or not (holds and let_in(tx, planned.claimant, planned.group, planned.ranks)):
+    holds = claimant is not None and stands and len(victims) == len(planned.victims)
+    room_by = tx.now + max((victim.spec.grace_s for victim in victims), default=0) + ROOM_MARGIN_S
+    if claimant is None or not (holds and _is_welcome(tx, planned, room_by)):
         tx.hint(PLACE)
         return False
-    room_by = tx.now + max(victim.spec.grace_s for victim in victims) + ROOM_MARGIN_S
     changes = [claiming(claimant, victims, room_by, by), *(_going(victim, claimant, by) for victim in victims)]
     if len(tx.write(changes, by)) < len(changes):
         raise Refused("moved_meanwhile", f"session {claimant.id}, or one to be stopped for it, moved while locked")
@@ -58,6 +61,25 @@ def preempt(tx: Tx, planned: Preemption, by: str) -> bool:
     tx.note_refusals({claimant.id: told(being_made(len(victims), room_by))})
     settle_locked(tx, [victim.id for victim in victims], by)
     return True
+
+
+def _is_welcome(tx: Tx, planned: Preemption, starts_by: float) -> bool:
+    asked = planned.claimant, planned.group, planned.ranks
+    return is_open_to(tx, *asked, starts_by) and preempts(tx.groups()[planned.group]) and let_in(tx, *asked)
+
+
+def is_open_to(tx: Tx, claimant: Waiting, group: str, ranks: Sequence[RankPlace], starts_by: float) -> bool:
+    """Whether it may still start there, and be there as long as it may take if it starts as late as that: the group
+    is not paused, every node takes it, and none is reserved for others. Read locked, as when it is placed: else others
+    would stop for room that it cannot have."""
+    names = sorted({place.node for place in ranks})
+    tx.share_groups([group])
+    found, nodes = tx.groups().get(group), tx.nodes(names)
+    open_ = all(name in nodes and excluded(nodes[name], claimant.shape, tx.now) is None for name in names)
+    if found is None or found.paused or not open_:
+        return False
+    whose, until = (claimant.owner, claimant.project), until_s(claimant, starts_by)
+    return in_the_way(tx.reservations(), names, *whose, tx.now, until) is None
 
 
 def let_in(tx: Tx, claimant: Waiting, group: str, ranks: Sequence[RankPlace]) -> bool:
@@ -149,11 +171,6 @@ def may_go(session: Session, planned: Running) -> bool:
         and session.wanted is not Wanted.STOP
         and session.stop_for is None
     )
-
-
-def _asked_for(tx: Tx, group: str) -> bool:
-    found = tx.groups().get(group, ResourceGroup(group))
-    return preempts(found) and not found.paused
 
 
 def claiming(claimant: Session, victims: Sequence[Session], room_by: float, by: str) -> Change:

@@ -136,6 +136,7 @@ class MovingRules:
         for what, code in (
             ("mover changed", "moved_meanwhile"), ("mover ended", "moved_meanwhile"), ("goal held", "moved_meanwhile"),
             ("room taken", "no_room"), ("paused", "no_room"), ("reserved", "no_room"),
+            ("goal's node reserved", "no_room"),
         ):  # fmt: skip
             play = await self._refused(await scattered(store, play), what, code)
 
@@ -157,7 +158,8 @@ class MovingRules:
             case "paused":
                 await store.tx("pause", lambda tx: groups.pause(tx, "default", BY))
             case _:
-                asked = AskedReservation("r", "now", None, "1h", nodes=(there[0].node,))
+                node = there[0].node if what == "reserved" else planned.places[0].node
+                asked = AskedReservation("r", "now", None, "1h", nodes=(node,))
                 await store.tx("reserve", lambda tx: reserving.create(tx, asked, BY))
         before = await scene.session(mover.id)
         with raising(Refused, code):
@@ -167,7 +169,7 @@ class MovingRules:
         assert await scene.play.violations() == []
         if what == "paused":
             await store.tx("resume", lambda tx: groups.resume(tx, "default", BY))
-        elif what == "reserved":
+        elif what.endswith("reserved"):
             await store.tx("free", lambda tx: reserving.delete(tx, "r", BY))
         await _cleared(scene)
         return scene.play

@@ -9,11 +9,12 @@ from corral.model.lifecycle import ExitClass, Outcome, Phase
 from corral.model.node import ResourceGroup
 from corral.model.pin_invariants import PREEMPTED
 from corral.model.quota import Quota
+from corral.model.reservation import AskedReservation
 from corral.model.resources import GpuRequest
 from corral.model.session import FactKind, KernelFact, Result, Session, StopFor
 from corral.model.spec import SessionSpec
 from corral.ports import Deed, Keep, Store
-from corral.reconcile import groups, intents, quotas
+from corral.reconcile import groups, intents, quotas, reserving
 from corral.reconcile.preempting import drop_old_pins, preempt
 from corral.scheduling.cycle import cycle
 from corral.scheduling.kept.picture import Picture
@@ -162,7 +163,10 @@ class PreemptionRules:
     @on_a_loop
     async def test_all_or_nothing_when_one_of_them_moved(self, store: Store) -> None:
         play = None
-        for what in ("victim ended", "victim cancelled", "claimant held", "claimant changed", "switched off"):
+        for what in (
+            "victim ended", "victim cancelled", "claimant held", "claimant changed", "switched off", "paused",
+            "reserved",
+        ):  # fmt: skip
             scene = await full(store, 2, 2, play=play)
             play, planned = scene.play, await plan_of(store)
             (token,) = await play.tokens(scene.victims[:1])
@@ -175,6 +179,11 @@ class PreemptionRules:
                     await store.tx("hold", lambda tx, id_=scene.claimant: intents.hold(tx, id_, BY))
                 case "claimant changed":
                     await store.tx("update", lambda tx, id_=scene.claimant: intents.update(tx, id_, BY, priority=11))
+                case "paused":
+                    await store.tx("pause", lambda tx: groups.pause(tx, "default", BY))
+                case "reserved":
+                    asked = AskedReservation("r", "now", None, "1h", nodes=("n1",))
+                    await store.tx("reserve", lambda tx, asked=asked: reserving.create(tx, asked, BY))
                 case _:
                     off = groups.GroupChange(options={"preemption": "none"})
                     await store.tx("set", lambda tx, off=off: groups.change(tx, "default", off, BY))
@@ -183,6 +192,8 @@ class PreemptionRules:
             assert (other.phase, other.stop_for, other.preemptions) == (Phase.RUNNING, None, 0), what
             assert (await scene.session(scene.claimant)).room_by is None
             assert await play.violations() == []
+            if what == "paused":
+                await store.tx("resume", lambda tx: groups.resume(tx, "default", BY))
             await _empty(store, scene)
 
     @on_a_loop
