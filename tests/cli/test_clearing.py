@@ -15,7 +15,8 @@ from tests.end_to_end.control_plane import Plane
 def test_a_plan_is_shown(corral: Corral) -> None:
     assert corral("defragment").out.strip() == "Nobody waits for room."
     shown = corral("defragment", "--gpus", "512").out
-    assert "No move would make room for anybody." in shown and "room-1" in shown
+    assert "No move would make room for anybody." in shown and "1 goal finds no room in this way: room-1" in shown
+    assert "There is room as it is; nobody has to move." in corral("defragment", "--gpus", "1").out
     assert corral("defragment", "--gpus", "512", "-o", "json").json() == {
         "moves": [], "won": [], "given_up": ["room-1"]
     }  # fmt: skip

@@ -24,7 +24,12 @@ def test_create_set_show_delete(corral: Corral) -> None:
     assert made.json()["order_options"]["half_life"] == 14 * 86400
     assert corral("group", "set", "gpu", "--order-option", "owner_weights=ann:2,bob:1", "-o", "name").line == "gpu"
     shown = corral("group", "show", "gpu").out
-    assert "half_life=1209600" in shown and "owner_weights=ann:2,bob:1" in shown and "version        2" in shown
+    assert (
+        "half_life=14d" in shown
+        and "preemption_min_runtime=1m" in shown
+        and "owner_weights=ann:2,bob:1" in shown
+        and "version        2" in shown
+    )
     assert corral("group", "set", "gpu", "--order-option", "half_life=").code == 0
     assert corral("group", "show", "gpu", "-o", "json").json()["group"]["order_options"]["half_life"] == 7 * 86400
     assert "gpu" in corral("group", "list", "-o", "name").out.split()
@@ -32,7 +37,8 @@ def test_create_set_show_delete(corral: Corral) -> None:
     assert corral("group", "delete", "gpu").code == 0
     facts = [one["fact"] for one in corral("group", "history", "gpu", "-o", "json").json()]
     assert facts[-4:] == ["group_created", "group_set", "group_set", "group_deleted"]
-    assert "group_deleted" in corral("group", "history", "gpu").out
+    told = corral("group", "history", "gpu").out
+    assert "group_deleted" in told and "half_life=14d" in told
 
 
 def test_bad_input_is_one_line_and_a_code(corral: Corral, gpu: str) -> None:
@@ -43,6 +49,10 @@ def test_bad_input_is_one_line_and_a_code(corral: Corral, gpu: str) -> None:
         (("group", "set", gpu, "--order", "best"), "'best' is not installed; there are fifo"),
         (("group", "set", gpu, "--order-option", "half_life=7d"), "has no option 'half_life'; it takes ageing"),
         (("group", "set", gpu, "--order-option", "ageing=fast"), "it takes a number"),
+        (
+            ("group", "set", gpu, "--option", "backfill_patience=soon"),
+            "a duration like 90s, 12h or 7d between 0s and 11574d",
+        ),
         (("group", "set", gpu, "--order-option", "ageing"), "is not NAME=VALUE"),
         (("group", "set", gpu, "--order-option", "ageing=1", "--order-option", "ageing=2"), "given twice"),
         (("group", "set", gpu), "say what to change"),
@@ -89,7 +99,7 @@ def test_priority_counts_once_the_group_goes_by_it(corral: Corral, client: Clien
 def test_policies_are_listed(corral: Corral) -> None:
     names = corral("group", "policies", "-o", "name").out.split()
     assert {"order.fifo", "order.drf", "placement.pack"} <= set(names)
-    assert "half_life=604800" in corral("group", "policies").out
+    assert "half_life=7d" in corral("group", "policies").out
 
 
 def test_the_sdk_both_ways(cluster: Plane, client: Client) -> None:

@@ -45,3 +45,12 @@ def test_every_command_says_what_it_does(name: str) -> None:
     assert command is not None and command.help
     assert inspect.cleandoc(command.help).endswith(".")
     assert shown(name).startswith(f"Usage: corral {name}")
+
+
+def test_every_command_is_listed_with_its_whole_sentence() -> None:
+    listed = " ".join(shown().split())
+    for name in MODULE_OF:
+        command = app.get_command(None, name)  # pyright: ignore[reportArgumentType]
+        assert command is not None
+        assert f"{name} {' '.join(command.get_short_help_str(1000).split())}" in listed
+    assert "..." not in shown().partition("Commands:")[2] + shown("group").partition("Commands:")[2]

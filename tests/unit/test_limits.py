@@ -131,8 +131,8 @@ def test_every_reason_is_told_with_its_numbers() -> None:
     assert [why.code for why in told] == ["quota_owner", "quota_owner", "quota_project", "quota_sessions"]
     assert told[0].counts == {"limit": 4000, "used": 3000, "asked": 3000}
     assert told[0].message == (
-        "quota a: owner ann may hold 4 CPUs at once, this asks for 3 CPUs, it holds 3 CPUs: there is room for it once "
-        "2 CPUs less are held"
+        "quota a: owner ann may hold 4 CPUs at once, this asks for 3 CPUs, it holds 3 CPUs: there is room once it "
+        "holds 2 CPUs less"
     )
     assert "project vision may hold 5 CPUs" in told[2].message and "domain lab may hold 1 session " in told[3].message
 

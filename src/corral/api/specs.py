@@ -100,9 +100,9 @@ def _only_what_is_there(asked: SessionIn) -> None:
         if getattr(asked, name) not in (None, False, []):
             raise _not_available(name)
     if asked.runtime not in (None, "process"):
-        raise _not_available("runtime", f" {asked.runtime}; this release starts processes")
+        raise _not_available("runtime", f" {asked.runtime} is not available in this release, which starts processes")
     if asked.on_node_loss != "hold":
-        raise _not_available("on_node_loss", f" {asked.on_node_loss}; this release holds")
+        raise _not_available("on_node_loss", f" {asked.on_node_loss} is not available in this release; hold is")
 
 
 def _not_available(field: str, more: str = "") -> Invalid:

@@ -12,7 +12,26 @@ from corral.cli.values import pairs, reason_of
 from corral.model.wording import length, size
 
 Record = Mapping[str, Any]
+DURATION = "duration"
+EVERY = ("group", "every", "options")  # the options that a group has whatever its policies
+SECTIONS = ("order", "placement")  # each with a policy, and options of its own
 LIMITS = {"memory_mib": "memory", "vram_mib": "vram", "time_limit_s": "time"}
+
+
+def in_spans(one: Record, policies: Iterable[Record]) -> Record:
+    """A group, or what was changed of one, with the durations among its options as they can be given again: half_life
+    is 7d then. Which these are the policies say."""
+    spans = {(by["kind"], by["name"], each["name"]) for by in policies for each in by["options"]
+             if each["kind"] == DURATION}  # fmt: skip
+    found = dict(one)
+    for kind, name, field in [*((kind, one.get(kind), f"{kind}_options") for kind in SECTIONS), EVERY]:
+        options = cast("Record", one.get(field) or {})
+        found[field] = {key: _span(value) if (kind, name, key) in spans else value for key, value in options.items()}
+    return found
+
+
+def _span(value: Any) -> Any:
+    return length(int(value)) if isinstance(value, int | float) and value == int(value) else value
 
 
 def show_groups(groups: Iterable[Record], *, wide: bool) -> str:
@@ -68,8 +87,12 @@ def show_policies(policies: Iterable[Record]) -> str:
     rows: list[tuple[object, ...]] = []
     for one in policies:
         rows.append((one["kind"], one["name"], "", one["problem"]["message"] if one["problem"] else one["help"]))
-        rows += [("", "", f"{option['name']}={_value(option['default'])}", option["help"]) for option in one["options"]]
+        rows += [("", "", f"{option['name']}={_default(option)}", option["help"]) for option in one["options"]]
     return table(("KIND", "POLICY", "OPTION", "WHAT IT DOES"), rows, width=WIDTH, nothing="")
+
+
+def _default(option: Record) -> str:
+    return _value(_span(option["default"]) if option["kind"] == DURATION else option["default"])
 
 
 def show_quotas(quotas: Iterable[Record]) -> str:

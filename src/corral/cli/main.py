@@ -11,7 +11,7 @@ import click
 
 from corral.cli import exits
 from corral.cli.terminal import one_line, tell
-from corral.cli.verbs import SETTINGS
+from corral.cli.verbs import SETTINGS, Verbs
 from corral.model.faults import Fault, Invalid
 
 # Where each command is; only the module of the one that runs is imported.
@@ -30,7 +30,7 @@ COMMANDS = {
 MODULE_OF = {name: module for module, names in COMMANDS.items() for name in names}
 
 
-class Application(click.Group):
+class Application(Verbs):
     """All commands, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -5,6 +5,8 @@ Which of them work is for the control plane to say (`not_available`); here they 
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from corral.cli.verbs import option, path
@@ -12,10 +14,16 @@ from corral.cli.verbs import option, path
 # Read, and refused by the control plane of this release; not shown, so that nobody builds on them.
 NOT_YET = ("profile", "image", "runtime", "interactive", "service", "ready_http", "idle_timeout", "max_lifetime",
            "right_size", "env_compat", "on_node_loss")  # fmt: skip
+ONLY = {"runtime": "process", "on_node_loss": "hold"}  # the one value of these that works
+MOST_LINE = 106  # of help, within its indentation
 
 
 def _flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
+
+
+def _but(field: str) -> str:
+    return f" (but for {ONLY[field]})" if field in ONLY else ""
 
 
 def _text(field: str, metavar: str, help_: str) -> click.Option:
@@ -111,4 +119,7 @@ REQUEST = (
 SUBMIT = (*IDENTITY, *RESOURCES, *COURSE, *SURROUNDINGS, *KINDS, *REQUEST)
 for _option in SUBMIT:
     _option.hidden = _option.name in NOT_YET
-REFUSED = f"Not built yet, and refused: {', '.join(_flag_of(field) for field in NOT_YET)}."
+REFUSED = "\b\n" + textwrap.fill(
+    f"Not built yet, and refused: {', '.join(_flag_of(field) + _but(field) for field in NOT_YET)}.",
+    MOST_LINE, break_on_hyphens=False,
+)  # fmt: skip

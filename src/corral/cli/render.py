@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.cli.tables import listing, table
+from corral.cli.tables import WIDTH, listing, table
 from corral.cli.values import age, mebibytes, moment, pairs, reason_of, when, yes_or_no
-from corral.model.wording import length, number_of, span
+from corral.model.wording import length, number_of, size, span
 
 Record = Mapping[str, Any]
 MOST_COMMAND = 60
+MEMORIES = (("memory_mib", "memory"), ("vram_mib", "GPU memory"))
 COUNTED = {"domain": ("project in a domain", "projects in domains")}
 NOT_FOR_ROOM = ("quota_", "group_", "array_", "preempting", "held", "begin_not_reached", "dependency", "backing_off")
 
@@ -214,9 +216,9 @@ def _changes(one: Record) -> list[tuple[str, str]]:
 
 def _holder(one: Record) -> str:
     who = f"session {one['session']}" if one["session"] else f"{one['sessions']} other{'s' * (one['sessions'] > 1)}"
-    words = {"cpus": "CPUs", "gpus": "GPUs", "memory_mib": "MiB of memory", "vram_mib": "MiB of GPU memory"}
-    amounts = [f"{one[name]:g} {word}" for name, word in words.items() if one[name]]
-    until = f", until {one['until']}" if one["until"] else ""
+    amounts = [number_of(one[name], word) for name, word in (("cpus", "CPU"), ("gpus", "GPU")) if one[name]]
+    amounts += [f"{size(one[name])} of {word}" for name, word in MEMORIES if one[name]]
+    until = f", until {when(one['until'])}" if one["until"] else ""
     return f"quota {one['quota']}: {who}: {', '.join(amounts)}{until}"
 
 
@@ -310,6 +312,10 @@ def show_diagnosis(found: Record) -> str:
         number_of(count, *COUNTED.get(name, (name,))) for name, count in sorted(found["checked"].items())
     )
     if not found["findings"]:
-        return f"clean: every invariant holds ({counted})"
+        return f"clean: every invariant holds\n{_looked_at(counted)}"
     rows = [(one["severity"], one["code"], one["subject"], one["message"]) for one in found["findings"]]
-    return f"{table(('SEVERITY', 'CODE', 'SUBJECT', 'MESSAGE'), rows)}\nlooked at {counted}"
+    return f"{table(('SEVERITY', 'CODE', 'SUBJECT', 'MESSAGE'), rows)}\n{_looked_at(counted)}"
+
+
+def _looked_at(counted: str) -> str:
+    return textwrap.fill(f"looked at {counted}", WIDTH)

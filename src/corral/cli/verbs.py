@@ -19,6 +19,7 @@ from corral.cli.terminal import Terminal
 from corral.model.faults import Fault
 
 LONGEST_S = 10 * 365 * 86400.0
+LONGEST_SENTENCE = 1000
 
 Function = Callable[..., int | None]
 
@@ -26,6 +27,15 @@ LISTED = ("table", "wide", "json", "name")
 SHOWN = ("table", "json", "name")
 TOLD = ("table", "json")
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class Verbs(click.Group):
+    """Commands that are listed each with its whole first sentence, however narrow the terminal."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(LONGEST_SENTENCE)) for name, one in found if one])
 
 
 def option(*flags: str, help: str, **settings: Any) -> click.Option:

@@ -27,7 +27,7 @@ from corral.model.quota import (
     used_under,
 )
 from corral.model.resources import WHOLE_GPU_MILLI
-from corral.model.wording import length, number_of
+from corral.model.wording import length, number_of, size
 from corral.scheduling.engine.room import excluded, share_of, suits
 from corral.scheduling.places import RankPlace
 from corral.scheduling.plan import Placed, Plan, Refusal
@@ -303,7 +303,7 @@ def _refusal(code: str, quota: Quota, bucket: Bucket, name: str, used: int | Non
     elif more > limit:
         told, counts = f"it holds {shown(used)}", {"limit": limit, "used": used, "asked": more}
     else:
-        told = f"it holds {shown(used)}: there is room for it once {shown(used + more - limit)} less are held"
+        told = f"it holds {shown(used)}: there is room once it holds {shown(used + more - limit)} less"
         counts = {"limit": limit, "used": used, "asked": more}
     return Refusal(
         code, f"quota {quota.name}: {quota.whose(bucket)} may hold {shown(limit)} at once, {asks}, {told}", counts
@@ -316,10 +316,10 @@ def amount_shown(name: str, value: int) -> str:
         case "cpu_milli":
             return number_of(value / 1000, "CPU")
         case "memory_mib":
-            return f"{value} MiB of memory"
+            return f"{size(value)} of memory"
         case "gpu_milli":
             return number_of(value / WHOLE_GPU_MILLI, "GPU")
         case "vram_mib":
-            return f"{value} MiB of GPU memory"
+            return f"{size(value)} of GPU memory"
         case _:
             return number_of(value, "session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,9 @@ from corral.cli import exits
 from corral.cli.tables import table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import TOLD, option, verb
+from corral.model.wording import number_of
+
+MOST_NAMED = 3
 
 
 @verb(
@@ -52,11 +55,23 @@ def _show(found: Mapping[str, Any]) -> str:
         return "Nobody waits for room."
     moves = [[one["session"], _nodes(one["here"]), _nodes(one["there"]), one["goal"]] for one in found["moves"]]
     won = [[one["goal"], _nodes(one["places"]), one["moves"]] for one in found["won"]]
-    parts = [table(["MOVE", "FROM", "TO", "FOR"], moves)] if moves else ["No move would make room for anybody."]
+    parts = [table(["MOVE", "FROM", "TO", "FOR"], moves)] if moves else [_nothing_to_move(found)]
     parts += [table(["HAS ROOM THEN", "ON", "MOVES"], won)] if won else []
     if found["given_up"]:
-        parts.append(f"{len(found['given_up'])} find no room in this way, the first of them {found['given_up'][0]}")
+        parts.append(_without_room(found["given_up"]))
     return "\n\n".join(parts)
+
+
+def _nothing_to_move(found: Mapping[str, Any]) -> str:
+    if not found["given_up"]:
+        return "There is room as it is; nobody has to move."
+    return f"No move would make room for anybody{' else' * bool(found['won'])}."
+
+
+def _without_room(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
+    goals = number_of(len(names), "goal finds", "goals find")
+    return f"{goals} no room in this way: {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def _nodes(places: Iterable[Mapping[str, Any]]) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
 from corral import __version__
 from corral.cli.render import show_devices, show_diagnosis, show_node, show_nodes
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, verb
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, Verbs, argument, verb
 from corral.model.faults import Unavailable
 
 NAME = argument("name", "NAME")
@@ -83,7 +81,7 @@ def version(terminal: Terminal) -> None:
         terminal.print(f"corral {__version__}" + (f", control plane {server}" if server else ""))
 
 
-node = click.Group(
+node = Verbs(
     "node",
     help="One node: show, confirm-dead.",
     commands=[node_show, node_confirm_dead],

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from corral.cli.grouped import show_changes, show_group, show_groups, show_policies, tell_deleted
+from corral.cli.grouped import in_spans, show_changes, show_group, show_groups, show_policies, tell_deleted
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, Verbs, argument, option, verb
 from corral.model.faults import Invalid
 
 NAME = argument("name", "NAME")
@@ -35,7 +33,9 @@ def group_list(terminal: Terminal) -> None:
         if found:
             terminal.print("\n".join(one["name"] for one in found))
     else:
-        terminal.print(show_groups(found, wide=terminal.output == "wide"))
+        wide = terminal.output == "wide"
+        policies = terminal.client.policies() if wide else []
+        terminal.print(show_groups([in_spans(one, policies) for one in found], wide=wide))
 
 
 @verb("show", NAME, formats=SHOWN)
@@ -45,8 +45,7 @@ def group_show(terminal: Terminal, name: str) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     else:
-        one = found["group"]
-        terminal.print(one["name"] if terminal.output == "name" else show_group(one, found["shares"]))
+        _show(terminal, found["group"], found["shares"])
 
 
 @verb("create", NAME, *OPTIONS, formats=SHOWN)
@@ -77,7 +76,8 @@ def group_history(terminal: Terminal, name: str) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     else:
-        terminal.print(show_changes(found))
+        policies = terminal.client.policies()
+        terminal.print(show_changes([{**one, "detail": in_spans(one["detail"], policies)} for one in found]))
 
 
 @verb("policies", formats=SHOWN)
@@ -110,14 +110,14 @@ def queue_schedule(terminal: Terminal, name: str) -> None:
     _print(terminal, terminal.client.schedule_group(name), brief=True)
 
 
-group = click.Group(
+group = Verbs(
     "group",
     help="Resource groups: list, show, create, set, delete, history, policies.",
     commands=[group_list, group_show, group_create, group_set, group_delete, group_history, group_policies],
     no_args_is_help=False,
     context_settings=SETTINGS,
 )
-queue = click.Group(
+queue = Verbs(
     "queue",
     help="A group's line: pause, resume, schedule.",
     commands=[queue_pause, queue_resume, queue_schedule],
@@ -153,10 +153,19 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
+def _show(terminal: Terminal, one: Any, shares: Sequence[Any] = ()) -> None:
+    if terminal.output == "name":
+        terminal.print(one["name"])
+    else:
+        terminal.print(show_group(in_spans(one, terminal.client.policies()), shares))
+
+
 def _print(terminal: Terminal, found: Any, *, brief: bool = False) -> None:
     if terminal.as_json:
         terminal.print_json(found)
     elif terminal.output == "name":
         terminal.print(found["name"])
+    elif brief:
+        terminal.print(show_groups([found], wide=False))
     else:
-        terminal.print(show_groups([found], wide=False) if brief else show_group(found))
+        _show(terminal, found)

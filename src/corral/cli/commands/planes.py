@@ -13,7 +13,7 @@ import click
 
 from corral.cli import exits
 from corral.cli.terminal import tell
-from corral.cli.verbs import SECONDS, SETTINGS, option, path
+from corral.cli.verbs import SECONDS, SETTINGS, Verbs, option, path
 from corral.model.faults import Fault, Invalid
 from corral.settings import DEFAULT_LISTEN, ManagerSettings, QuotaFile, UpSettings, parse_listen, parse_quotas
 
@@ -124,9 +124,7 @@ def upgrade(database: str) -> None:
     upgrade_database(database)
 
 
-db = click.Group(
-    "db", help="The database: upgrade.", commands=[upgrade], no_args_is_help=False, context_settings=SETTINGS
-)
+db = Verbs("db", help="The database: upgrade.", commands=[upgrade], no_args_is_help=False, context_settings=SETTINGS)
 
 
 def _quotas_in(file: Path | None) -> QuotaFile | None:

@@ -8,7 +8,7 @@ import click
 
 from corral.cli.grouped import show_changes, show_quotas, tell_deleted
 from corral.cli.terminal import Terminal
-from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, argument, option, verb
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, TOLD, Verbs, argument, option, verb
 
 NAME = argument("name", "NAME")
 NUMBER = click.IntRange(0)
@@ -71,7 +71,7 @@ def quota_history(terminal: Terminal, name: str) -> None:
         terminal.print(show_changes(found))
 
 
-quota = click.Group(
+quota = Verbs(
     "quota",
     help="Quotas: list, show, set, delete, history.",
     commands=[quota_list, quota_show, quota_set, quota_delete, quota_history],

@@ -13,7 +13,7 @@ from corral.cli.request import begin_of
 from corral.cli.tables import listing, table
 from corral.cli.terminal import Terminal
 from corral.cli.values import when
-from corral.cli.verbs import LISTED, SETTINGS, SHOWN, argument, option, verb
+from corral.cli.verbs import LISTED, SETTINGS, SHOWN, Verbs, argument, option, verb
 
 NAME = argument("name", "NAME")
 MOST_NODES = 4
@@ -68,7 +68,7 @@ def reservation_delete(terminal: Terminal, name: str) -> None:
     tell_deleted(terminal, "reservation", terminal.client.delete_reservation(name))
 
 
-reservation = click.Group(
+reservation = Verbs(
     "reservation",
     help="Nodes kept free for a time: create, list, show, delete.",
     commands=[reservation_create, reservation_list, reservation_show, reservation_delete],

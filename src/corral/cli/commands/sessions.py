@@ -84,7 +84,8 @@ def show(terminal: Terminal, ids: tuple[str, ...]) -> int:
     formats=SHOWN,
 )
 def wait(terminal: Terminal, ids: tuple[str, ...], timeout: float | None) -> int:
-    """Wait until sessions have ended, and exit as they did: the first that was not 0, in the order given."""
+    """Wait until sessions have ended, and exit as they did. Of several it is the first code that was not 0, in the
+    order given."""
     from corral.client import host
 
     deadline = None if timeout is None else host.now_s() + timeout

@@ -26,7 +26,7 @@ TIMES = ("ENDED", "COMPLETION", "MEDIAN", "P95", "WAIT", "MEDIAN", "P95", "SLOWD
 LEGEND = """\
 COMPLETION  from submit to end: the mean, the median, and the 95th percentile
 WAIT        from submit to start, likewise
-SLOWDOWN    the mean of completion by run time; 1 is to run at once
+SLOWDOWN    the mean of completion by run time, of 10s at least; 1 is to run at once
 IN USE      part of the fleet's GPUs (its CPUs, if it has none) that jobs held
 IDLE        part of it that lay idle while somebody waited"""
 LEGEND_LOST = """

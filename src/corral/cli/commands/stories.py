@@ -32,7 +32,7 @@ def history(terminal: Terminal, id_: str) -> None:
     formats=TOLD,
 )
 def events(terminal: Terminal, follow: bool, after: int) -> None:
-    """Everything that happened to all sessions, in the order it was committed; with -o json one object a line."""
+    """Everything that happened to all sessions, in the order it was committed. With -o json one object a line."""
     if follow:
         for event in terminal.client.follow_events(after):
             _print_event(terminal, event)
@@ -60,7 +60,7 @@ def explain(terminal: Terminal, id_: str) -> None:
 
 @verb("audit-launch", ID, formats=TOLD)
 def audit_launch(terminal: Terminal, id_: str) -> int:
-    """The records that show that each launch of a session began at most once; exits 1 if one began twice."""
+    """The records that show that each launch of a session began at most once. Exits with 1 if one began twice."""
     found = terminal.client.launches(id_)
     if terminal.as_json:
         terminal.print_json(found)

@@ -116,7 +116,7 @@ def _would_be_taken(plan: Mapping[str, Any]) -> None:
     codes = {one["code"] for one in plan["blockers"]}
     reasons = "; ".join(one["message"] for one in plan["blockers"])
     if plan["infeasible"] and any(code.startswith("quota_") for code in codes):
-        raise Refused("infeasible", f"this can never start: {reasons}; ask for less")
+        raise Refused("infeasible", f"this can never start: {reasons}")
     if plan["infeasible"]:
         raise Refused("infeasible", f"no node here can ever do this ({reasons}); ask for less, or see `corral nodes`")
     if TOO_MANY in codes:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from corral.model.faults import Invalid
 from corral.model.resources import parse_duration_s
 from corral.model.spec import LABEL_KEY
+from corral.model.wording import length, span
 
 MOST_WEIGHTS = 1000
 MOST_LABELS = 8
@@ -116,7 +117,10 @@ def _value(option: Option, value: object, what: str, name: str) -> Any:
 
 def _bounded(option: Option, number: float | None, value: object, what: str, name: str, kind: str) -> float:
     if number is None or not option.least <= number <= option.most:
-        raise _bad(what, value, f"{kind} between {option.least:g} and {option.most:g}", name)
+        least, most = f"{option.least:g}", f"{option.most:g}"
+        if option.kind is Kind.DURATION:
+            least, most = length(int(option.least)), span(option.most)
+        raise _bad(what, value, f"{kind} between {least} and {most}", name)
     return number
 
 
