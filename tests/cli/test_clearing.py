@@ -41,6 +41,7 @@ def test_what_has_begun_and_what_has_not_is_said() -> None:
 def test_bad_input_is_one_line_and_a_code(corral: Corral) -> None:
     failed = corral("defragment", "--group", "nowhere")
     assert (failed.code, "there is no resource group 'nowhere'" in failed.error) == (exits.NOT_FOUND, True)
+    assert "`corral group list` lists them" in failed.error
     assert corral("defragment", "--moves", "0").code == exits.USAGE
     assert corral("defragment", "--run", "--group", "nowhere").code == exits.NOT_FOUND
 

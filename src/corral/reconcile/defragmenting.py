@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from corral.model.faults import Fault, NotFound, Refused
+from corral.model.faults import Fault, Refused
 from corral.model.lifecycle import Phase
 from corral.model.node import Device
 from corral.model.pin_invariants import MOVING
 from corral.model.session import Change, Entry, Session, StopFor, Token
 from corral.ports import PLACE, Reads, Store, Tx
+from corral.reconcile.groups import no_such_group
 from corral.reconcile.preempting import claiming, is_open_to, keep, let_in, may_claim, may_go, still_to_keep, told
 from corral.reconcile.sessions import PIN_S, change_of, lock_with_nodes, settle_locked
 from corral.scheduling.claiming.contention import Places
@@ -58,7 +59,7 @@ def look(reads: Reads, wanted: Wanted) -> tuple[Snapshot, Defragmentation]:
     """The cluster as it is, and the moves that would give the most urgent goals room."""
     snapshot = reads.snapshot(PER_SHAPE)
     if wanted.group is not None and wanted.group not in snapshot.groups:
-        raise NotFound("group_unknown", f"there is no resource group {wanted.group[:80]!r}", subject=wanted.group[:80])
+        raise no_such_group(wanted.group, snapshot.groups)
     snapshot = replace(snapshot, running=reads.running(sorted(snapshot.groups)))
     return snapshot, plan_moves(snapshot, wanted)
 
