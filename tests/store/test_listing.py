@@ -4,6 +4,7 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from corral.testing.builders import Play, spec, whole_run
 from tests.services.postgres import Server
 
 ENDED, WAITING, PAGE = 4000, 30, 20
+HELD = 1000
 LIVE = listing.LIVE
 FILTERS = {
     "ps": SessionFilter(LIVE),
@@ -179,6 +181,26 @@ def test_who_waits_and_who_counts_looks_at_those_that_live(
     assert steps(lite, text, **parameters) < MOST_STEPS
     text, parameters = others(postgres.rows(newest)[0][0])[name]
     assert looked_at(postgres, text, **parameters) < MOST_ROWS
+
+
+def test_why_they_wait_costs_what_is_shown_though_nobody_of_their_shape_was_told(
+    tmp_path: Path, postgres_database: str
+) -> None:
+    """As when all of them are held, or held back by a quota."""
+    path = tmp_path / "corral.db"
+    page: dict[str, list[str]] = {}
+    for url in (f"sqlite://{path}", postgres_database):
+        upgrade(url)
+        store = open_store(url, SystemClock(), SystemIds())
+        page[url] = asyncio.run(Play(store).submit(*[spec(hold=True) for _ in range(HELD)]))[-PAGE:]
+        store.close()
+    lite = SqliteConnection(sqlite3.connect(path), lambda: 2e9)
+    assert steps(lite, sql.SESSION_REFUSALS, ids=page[f"sqlite://{path}"], now=2e9) < MOST_STEPS
+    lite.close()
+    with psycopg.connect(postgres_database, autocommit=True) as raw:
+        raw.execute("ANALYZE")
+        postgres = PostgresConnection(raw)
+        assert looked_at(postgres, sql.SESSION_REFUSALS, ids=page[postgres_database], now=2e9) < MOST_ROWS
 
 
 def test_pages_of_every_filter_are_what_one_list_of_all_says(lite: SqliteConnection) -> None:

@@ -99,6 +99,8 @@ Index("session_of_owner", session.c.owner, session.c.ordinal)
 Index("session_waiting", session.c.shape, session.c.ordinal,
       sqlite_where=text("phase = 'pending' AND after_open = 0"),
       postgresql_where=text("phase = 'pending' AND after_open = 0"))  # fmt: skip
+TOLD = text("phase = 'pending' AND refused IS NOT NULL AND room_by IS NULL AND wanted = 'run'")
+Index("session_told", session.c.shape, session.c.ordinal, sqlite_where=TOLD, postgresql_where=TOLD)
 Index("session_changed", session.c.changed)
 Index("session_live", session.c.phase, session.c.ordinal, sqlite_where=text("phase <> 'ended'"),
       postgresql_where=text("phase <> 'ended'"))  # fmt: skip

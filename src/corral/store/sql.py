@@ -83,13 +83,14 @@ SELECT 1 + (SELECT COUNT(*) FROM session b
 FROM session s WHERE s.id = :id AND s.phase = 'pending' AND s.wanted = 'run' AND s.after_open = 0
   AND s.not_before <= :now AND s.error IS NULL"""
 # A session is told what the first of its shape is told, unless it was first once and told something itself; of one that
-# does not stand in line, what it was told itself may have become wrong. One that
-# room is being made for speaks for itself alone.
+# does not stand in line, what it was told itself may have become wrong. One that room is being made for speaks for
+# itself alone. With `after_open + 0` only the index of those that were told will do: that of all that wait would be
+# walked where nobody of a shape was told anything, as when all are held.
 SESSION_REFUSALS = """
 SELECT id, why FROM (
     SELECT s.id, COALESCE(CASE WHEN s.wanted = 'run' AND s.after_open = 0 AND s.not_before <= :now THEN s.refused END, (
         SELECT r.refused FROM session r WHERE r.phase = 'pending' AND r.shape = s.shape AND r.refused IS NOT NULL
-          AND r.after_open = 0 AND r.room_by IS NULL AND r.wanted = 'run' AND r.not_before <= :now
+          AND r.room_by IS NULL AND r.wanted = 'run' AND r.after_open + 0 = 0 AND r.not_before <= :now
         ORDER BY r.ordinal LIMIT 1)) AS why
     FROM session s WHERE s.id @in(ids) AND s.phase = 'pending') AS told
 WHERE why IS NOT NULL"""
