@@ -22,7 +22,7 @@ import httpx
 
 from corral.agent.machine import choose_run_dir
 from tests.end_to_end.control_plane import children_of, command_of, wait_until
-from tests.services.postgres import free_port
+from tests.services.ports import free_port
 
 PYTHON = [sys.executable, "-m"]
 ANSWER_S = 4.0

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.services.ports import free_port
+
 WAIT_S = 60.0
 CORRAL = [sys.executable, "-m", "corral"]
 
@@ -62,7 +64,7 @@ class Plane:
         self.url = line.split()[1]
 
     def _listen(self) -> str:
-        return self.url.removeprefix("http://") or "127.0.0.1:0"
+        return self.url.removeprefix("http://") or f"127.0.0.1:{free_port()}"
 
     def _environment(self) -> dict[str, str]:
         return os.environ | self.environment

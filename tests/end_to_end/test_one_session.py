@@ -226,7 +226,7 @@ def test_the_warning_signal_comes_before_the_limit(shared: Plane) -> None:
 
 
 def test_an_extended_limit_reaches_the_running_job(shared: Plane) -> None:
-    session = shared.submit("--time", "3s", "--grace", "0s", "--", "sh", "-c", "sleep 5; echo done")
+    session = shared.submit("--time", "10s", "--grace", "0s", "--", "sh", "-c", "sleep 12; echo done")
     shared.wait_phase(session, "running")
     assert shared.run("update", session, "--time", "60s").code == 0
     assert shared.run("wait", session).code == 0

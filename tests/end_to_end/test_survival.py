@@ -41,13 +41,16 @@ def test_kill_of_everything_at_once_loses_and_doubles_nothing(own: Plane, tmp_pa
     assert {own.show(session)["attempt"] for session in sessions} == {1}
 
 
-def test_an_agent_killed_while_jobs_run_and_end_reports_each_result_once(own: Plane) -> None:
-    sessions = [own.submit("--cpus", "0.1", "--", "sh", "-c", f"sleep 1; exit {code}") for code in (0, 5)]
+def test_an_agent_killed_while_jobs_run_and_end_reports_each_result_once(own: Plane, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    scripts = [f"until [ -e {end} ]; do sleep 0.1; done; exit {code}" for code in (0, 5)]
+    sessions = [own.submit("--cpus", "0.1", "--", "sh", "-c", script) for script in scripts]
     for session in sessions:
         own.wait_phase(session, "running")
     for pid in own.agent_pids():
         for victim in (pid, *children_of(pid)):
             os.kill(victim, signal.SIGKILL)
+    end.touch()
     assert [own.run("wait", session).code for session in sessions] == [0, 5]
     for session in sessions:
         facts = [line["fact"] for line in own.run("history", session, "-o", "json").json()]

@@ -10,7 +10,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ import pytest
 from psycopg import sql
 
 from tests.services.absence import absent
+from tests.services.ports import free_port
 
 START_WITHIN_S = 60
 STOP_WITHIN_S = 30
@@ -153,11 +153,6 @@ def as_owner() -> list[str]:
         return prefix
     group = pwd.getpwnam("postgres").pw_gid
     return [*prefix, "--reuid", "postgres", "--regid", str(group), "--init-groups"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def wait_until_ready(server: Server, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.services import postgres
+from tests.services.ports import free_port
 from tests.services.postgres import Server
 
 
@@ -18,7 +19,7 @@ class RestartableServer:
 
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._password = secrets.token_hex(16)
-        self._port = postgres.free_port()
+        self._port = free_port()
         self._folder = folder
         postgres.make_cluster(binaries, folder, self._password)
         settings = [part for one in postgres.ALWAYS + postgres.IN_MEMORY for part in ("-c", one)]
