@@ -393,6 +393,15 @@ def test_arrays_and_sessions_in_one_batch(face: Face) -> None:
     assert len(face.get(PATH, as_="ann")["sessions"]) == 3
 
 
+def test_the_ranges_of_one_requests_arrays_are_bounded_together(face: Face) -> None:
+    """To count tangled ones takes a moment for each array, and while one request is read no other is answered."""
+    ranges = ",".join(f"{4 * n}-999999999:999983" for n in range(180))
+    many = {"sessions": [{"command": ["true"], "array": ranges}] * 60}
+    refused = face.request("POST", "/api/v1/sessions:batch", "ann", json=many)
+    assert (problem(refused), "10800 ranges" in refused.json()["detail"]) == ((422, "too_many"), True)
+    assert len(face.post("/api/v1/sessions:batch", {"sessions": many["sessions"][:2]}, "ann")["sessions"]) == 2
+
+
 def test_only_asking_tells_of_each_member(face: Face, node: Node) -> None:
     plan = face.post("/api/v1/sessions:plan", {"command": ["true"], "array": "0-99"}, "ann")
     assert (plan["fits_now"], plan["members"]) == (True, 100)

@@ -48,7 +48,7 @@ from corral.scheduling.explaining.explain import explain, explain_waiting
 from corral.scheduling.snapshot import Shape, shape_of
 
 router = routes("sessions")
-MOST_AT_ONCE = 10_000  # sessions that one request may name to wait for
+MOST_AT_ONCE = 10_000  # sessions that one request may name to wait for; ranges of its arrays, all together
 
 
 class SessionsView(msgspec.Struct):
@@ -94,6 +94,7 @@ async def submit(here: Here, asking: Asking, asked: Annotated[SessionIn, Body()]
 async def submit_batch(here: Here, asking: Asking, asked: Annotated[BatchIn, Body()], key: Key = None) -> Response:
     """Submit many sessions: all, or none. The key is for the whole of the request."""
     checked_key(key)
+    _few_ranges(asked)
     specs = [_numbered(number, lambda one=one: spec_of(one)) for number, one in enumerate(asked.sessions)]
     whole = digests_of(specs) if key else ()
     new: list[NewSession] = []
@@ -239,6 +240,14 @@ def _waited_for(one: Session | Array) -> str:
 def _known_group(reads: Reads, spec: SessionSpec) -> None:
     if spec.group is not None and spec.group not in (groups := reads.groups()):
         raise no_such_group(spec.group, groups)
+
+
+def _few_ranges(asked: BatchIn) -> None:
+    """Ranges that lie across one another take time to count: one request keeps nobody waiting for thousands of them."""
+    ranges = sum(one.array.count(",") + 1 for one in asked.sessions if one.array is not None)
+    if ranges > MOST_AT_ONCE:
+        raise Invalid("too_many", f"the request's arrays have {ranges} ranges together; at most {MOST_AT_ONCE}: submit "
+                      "them in several requests", subject="--array")  # fmt: skip
 
 
 def _numbered(number: int, make: Callable[[], SessionSpec]) -> SessionSpec:
