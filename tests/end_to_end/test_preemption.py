@@ -45,6 +45,9 @@ def history(running: Plane, id_: str) -> list[dict[str, Any]]:
 def test_one_makes_way_checkpoints_and_goes_on_where_it_was(crowded: Plane) -> None:
     weak = submit(crowded, script=CHECKPOINTED)
     crowded.wait_phase(weak, "running")
+    plan = crowded.run("submit", "--dry-run", "--gpus", "1", "--priority", "5", "--", "true").out
+    assert "when others have made way" in plan
+    assert "1 session would be stopped for it, with a grace of at most 30s" in plan
     strong = crowded.submit("--gpus", "1", "--priority", "5", "--", "sh", "-c", "sleep 0.3")
     assert crowded.run("wait", strong).code == 0
     assert crowded.run("wait", weak).code == 0

@@ -30,6 +30,20 @@ def test_where_there_is_room_it_starts_now() -> None:
     assert (found.at, found.basis, found.latest) == (NOW, "now", None)
 
 
+def test_where_others_would_be_stopped_it_is_when_they_have_had_their_grace() -> None:
+    node = a_node("n1", cpus=4)
+    weak = running("r", NOW + HOUR, on(node, 4))._replace(preemptible=True, grace_s=20)
+    asked = waiting(0, a_spec(4))._replace(priority=5)
+    stops = backfill("easy", preemption="priority", preemption_min_runtime=0.0)
+    snapshot = replace(picture([asked], [node], [weak]), groups={"default": stops})
+    found = estimate(snapshot, asked, Lately(part=0.2))
+    assert found is not None
+    assert (found.at, found.basis) == (NOW + 20, "stops")
+    weaker = asked._replace(priority=0)
+    found = estimate(replace(snapshot, waiting=[weaker]), weaker, Lately(part=0.2))
+    assert found is not None and found.basis == "lately"
+
+
 def test_by_limits_alone_it_is_when_all_their_time_is_taken() -> None:
     node = a_node("n1", cpus=4)
     line = [waiting(0, a_spec(4, time_limit_s=HOUR - 30)), waiting(1, a_spec(4, time_limit_s=HOUR - 30))]

@@ -35,9 +35,9 @@ MOST_HOLDERS = 20  # of one quota; the others are told together
 
 
 class EstimateView(msgspec.Struct):
-    """When it will start, by what is known now. `basis`: `now`, `lately` (as such sessions took lately), `limits` (if
-    everybody takes all its time) or `pace` (as many starts as lately). `latest`: not later than this, if those who run
-    keep their limits."""
+    """When it will start, by what is known now. `basis`: `now`, `stops` (when others, who would be stopped for it, have
+    had their grace), `lately` (as such sessions took lately), `limits` (if everybody takes all its time) or `pace` (as
+    many starts as lately). `latest`: not later than this, if those who run keep their limits."""
 
     at: datetime
     basis: str

@@ -148,7 +148,9 @@ def _array(one: Record) -> list[tuple[str, object]]:
 
 def show_plan(plan: Record) -> str:
     waits = "when nothing keeps it any more" if plan["blockers"] else "now"
-    now = "never here" if plan["infeasible"] else waits if plan["fits_now"] or _is_kept(plan) else "when there is room"
+    stops = plan["estimate"] and plan["estimate"]["basis"] == "stops"
+    room = "when others have made way" if stops else "when there is room"
+    now = "never here" if plan["infeasible"] else waits if plan["fits_now"] or _is_kept(plan) else room
     blockers = [("blocker", reason_of(one)) for one in plan["blockers"]]
     members = [("members", plan["members"])] if plan.get("members", 1) > 1 else []
     facts = [

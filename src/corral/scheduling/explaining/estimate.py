@@ -1,6 +1,7 @@
 """When a session that waits will start: a guess that says what it rests on, or none.
 
     now      there is room, and nobody before it
+    stops    others would be stopped for it: when they have had their grace
     lately   those who run and those before it take as much of their time limits as such sessions took lately, or as
              long where they have none; a pass is made on that, in which everybody before it has its start planned
     limits   the same where nothing ended lately: everybody takes all its time
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 from corral.model.node import ResourceGroup
 from corral.model.quota import TIME, Claimant, Quota
-from corral.model.wording import span
+from corral.model.wording import number_of, span
 from corral.scheduling.cycle import cycle
 from corral.scheduling.explaining.course import quotas_counting, start_in_course
 from corral.scheduling.limits import Admission
@@ -82,6 +83,8 @@ def estimate(
     plan = plan or cycle(snapshot)
     if _placed(plan, asked.id):
         return Estimate(snapshot.now, "now", "there is room for it, and nobody before it")
+    if victims := next((one.victims for one in plan.preemptions if one.claimant.id == asked.id), ()):
+        return _after(victims, snapshot.now)
     known = lately.part is not None or lately.ran_s is not None
     if counting := quotas_counting(snapshot, asked):
         return _under_quotas(snapshot, asked, lately if known else None, counting)
@@ -96,6 +99,12 @@ def estimate(
         return Estimate(snapshot.now + position * lately.gap_s, "pace",
                         f"{position - 1} are before it, and lately one started every {span(lately.gap_s)}")  # fmt: skip
     return None
+
+
+def _after(victims: Sequence[Running], now: float) -> Estimate:
+    grace_s = max(one.grace_s for one in victims)
+    who = number_of(len(victims), "session")
+    return Estimate(now + grace_s, "stops", f"{who} would be stopped for it, with a grace of at most {span(grace_s)}")
 
 
 def _under_quotas(
