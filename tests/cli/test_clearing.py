@@ -13,7 +13,7 @@ from tests.end_to_end.control_plane import Plane
 
 
 def test_a_plan_is_shown(corral: Corral) -> None:
-    assert corral("defragment").out.strip() == "Nobody waits for room."
+    assert corral("defragment").out == corral("defragment", "--plan").out == "Nobody waits for room.\n"
     shown = corral("defragment", "--gpus", "512").out
     assert "No move would make room for anybody." in shown and "1 goal finds no room in this way: room-1" in shown
     assert "There is room as it is; nobody has to move." in corral("defragment", "--gpus", "1").out
@@ -43,6 +43,8 @@ def test_bad_input_is_one_line_and_a_code(corral: Corral) -> None:
     assert (failed.code, "there is no resource group 'nowhere'" in failed.error) == (exits.NOT_FOUND, True)
     assert "`corral group list` lists them" in failed.error
     assert corral("defragment", "--moves", "0").code == exits.USAGE
+    both = corral("defragment", "--plan", "--run")
+    assert (both.code, both.out, "give one of them" in both.error) == (exits.USAGE, "", True)
     assert corral("defragment", "--run", "--group", "nowhere").code == exits.NOT_FOUND
 
 

@@ -11,6 +11,7 @@ from corral.cli import exits
 from corral.cli.tables import table
 from corral.cli.terminal import Terminal
 from corral.cli.verbs import TOLD, option, verb
+from corral.model.faults import Invalid
 from corral.model.wording import number_of
 
 MOST_NAMED = 3
@@ -23,12 +24,15 @@ MOST_NAMED = 3
     option("--moves", type=click.IntRange(1), default=10, metavar="N", help="At most so many moves (10)."),
     option("--moves-per-goal", type=click.IntRange(1), default=3, metavar="N", help="Of them for one goal (3)."),
     option("--group", metavar="NAME", help="For this resource group's sessions alone, on its nodes."),
+    option("--plan", is_flag=True, help="Only show them, as without --run."),
     option("--run", is_flag=True, help="Have them move: they are stopped, and go on there."),
     formats=TOLD,
 )  # fmt: skip
-def defragment(terminal: Terminal, run: bool, **asked: Any) -> int:
+def defragment(terminal: Terminal, plan: bool, run: bool, **asked: Any) -> int:
     """Show which sessions would have to move, and where to, so that those that wait find room. Without --run nobody is
     moved."""
+    if plan and run:
+        raise Invalid("contradiction", "--plan only shows the moves, --run has them begin; give one of them")
     if run:
         done = terminal.client.defragment(**asked)
         answer, shown, code = done, show_done(done), exits.REFUSED if done["refused"] else 0
