@@ -84,7 +84,8 @@ class _Pass:
         self._admission = Admission(snapshot.quotas, snapshot.nodes, snapshot.devices)
         self._fleet: Fleet | None = None
         self._hopeless: dict[Shape, tuple[Refusal, ...]] = {}
-        self._pinned = kept_for(snapshot.pins, snapshot.devices, {node.name for node in snapshot.nodes})
+        names = {node.name for node in snapshot.nodes} if snapshot.pins else ()
+        self._pinned = kept_for(snapshot.pins, snapshot.devices, names)
 
     def take(self, waiting: Waiting, policies: Mapping[str, Policies]) -> None:
         """This session's turn: it is placed or refused, unless its line goes no further."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -254,7 +254,8 @@ class Heads:
         if self._outlooks:
             return
         running: defaultdict[str, list[Running]] = defaultdict(list)
-        for one in self._snapshot.running:
+        known = [one for one in self._snapshot.running if one.ends_at is not None]
+        for one in known:
             running[one.group].append(one)
         for name, pool in fleet.pools().items():
             windows = _reserved(self._snapshot, pool.row_of)
@@ -262,7 +263,7 @@ class Heads:
         for placed in self._placed:
             if not math.isinf(until := until_s(placed.session, now)):
                 self._outlooks[placed.group].ends.add(until, placed.ranks)
-        self._promise_what_is_freed()
+        self._promise_what_is_freed([one for one in known if one.preempted_for is not None])
         self._promise_what_was_told()
 
     def _promise_what_was_told(self) -> None:
@@ -275,9 +276,8 @@ class Heads:
             else:
                 outlook.promise(id_, Start(max(one.at, self._snapshot.now), one.ranks), lengths[id_])
 
-    def _promise_what_is_freed(self) -> None:
+    def _promise_what_is_freed(self, going: Sequence[Running]) -> None:
         """The room of those that stop for somebody goes to that one, and back when it has ended."""
-        going = [one for one in self._snapshot.running if one.preempted_for is not None]
         lengths = {one.id: length_s(one) for one in self._snapshot.waiting} if going else {}
         for one in going:
             outlook, claimant = self._outlooks.get(one.group), one.preempted_for
