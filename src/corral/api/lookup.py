@@ -41,7 +41,7 @@ def find_any(reads: Reads, caller: Caller, text: str) -> Session | Array:
     elif not SHORTEST <= len(id_) <= ID_LENGTH or set(id_) - set(ID_ALPHABET):
         raise _not_found(reads, caller, text)
     else:
-        ids = [id_] if len(id_) == ID_LENGTH else reads.find_sessions(id_, MOST_CANDIDATES)
+        ids = [id_] if len(id_) == ID_LENGTH else reads.find_sessions(id_, MOST_CANDIDATES, caller.owner)
     found = _visible(reads, caller, ids, text)
     if len(found) > 1:
         raise Ambiguous(text, [one.id for one in found])

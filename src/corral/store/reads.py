@@ -85,8 +85,9 @@ class SqlReads(ArrayReads):
                 found[row[0]] = str(error)
         return found
 
-    def find_sessions(self, prefix: str, limit: int = 3) -> list[str]:
-        return [row[0] for row in self._rows(sql.SESSION_PREFIX, low=prefix, high=prefix + LAST_ID, limit=limit)]
+    def find_sessions(self, prefix: str, limit: int = 3, owner: str | None = None) -> list[str]:
+        given = {"low": prefix, "high": prefix + LAST_ID, "limit": limit, "owner": owner}
+        return [row[0] for row in self._rows(sql.SESSION_PREFIX, **given)]
 
     def newest_session(self, owner: str) -> str | None:
         found = [(row[1], row[2] or row[0]) for row in self._rows(sql.SESSION_NEWEST, owner=owner)]

@@ -64,7 +64,9 @@ SESSIONS = f"SELECT {SESSION_COLUMNS} FROM session WHERE id @in(ids)"
 # Members are called by their array's id and index, and do not make that ambiguous.
 SESSION_PREFIX = """
 SELECT id FROM session WHERE id >= :low AND id < :high AND id NOT LIKE '%]'
-UNION ALL SELECT id FROM session_array WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"""
+    AND owner = COALESCE(CAST(:owner AS TEXT), owner)
+UNION ALL SELECT id FROM session_array WHERE id >= :low AND id < :high AND owner = COALESCE(CAST(:owner AS TEXT), owner)
+ORDER BY id LIMIT :limit"""
 SESSION_KEY = "SELECT id, digest FROM session WHERE project = :project AND idempotency_key = :key"
 SESSION_NEWEST = "SELECT id, ordinal, in_array FROM session WHERE owner = :owner ORDER BY ordinal DESC LIMIT 1"
 # Those that have ended are never looked at one by one: there is no end to them.

@@ -167,8 +167,10 @@ class SessionRules:
             return reads.find_sessions("abc"), reads.find_sessions("abd"), reads.find_sessions("x")
 
         assert await store.read("find", look) == (["abc0000001", "abc0000002"], ["abd0000001"], [])
+        await submitted(store, NewSession("abc0000003", spec(), "bob"))
+        assert await store.read("his", lambda reads: reads.find_sessions("abc", 1, "bob")) == ["abc0000003"]
         assert await store.read("newest", lambda reads: reads.newest_session("ann")) == "abd0000001"
-        assert await store.read("newest", lambda reads: reads.newest_session("bob")) is None
+        assert await store.read("newest", lambda reads: reads.newest_session("eve")) is None
 
     @on_a_loop
     async def test_what_is_due_and_what_is_postponed(self, store: Store) -> None:
