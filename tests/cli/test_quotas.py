@@ -191,15 +191,15 @@ def test_a_session_is_of_the_domain_of_its_project_and_names_none(corral: Corral
 
 
 def test_a_dry_run_is_refused_where_the_submit_would_be(corral: Corral) -> None:
-    assert corral("quota", "set", "few", "--owner", "*", "--waiting", "1").code == 0
+    assert corral("quota", "set", "few", "--project", "few", "--waiting", "1").code == 0
     try:
-        waits = corral("submit", "-o", "name", "--hold", "--", "true").line
-        planned = corral("submit", "--dry-run", "--", "true")
-        assert (planned.code, corral("submit", "--", "true").code) == (exits.REFUSED, exits.REFUSED)
+        waits = corral("submit", "-o", "name", "--project", "few", "--hold", "--", "true").line
+        planned = corral("submit", "--dry-run", "--project", "few", "--", "true")
+        assert (planned.code, corral("submit", "--project", "few", "--", "true").code) == (exits.REFUSED, exits.REFUSED)
         assert "1 session may wait, with this there would be 2" in planned.error
         assert "quota_waiting" in planned.out and "room for it" not in planned.out
         assert corral("cancel", waits).code == 0
-        assert corral("submit", "--dry-run", "--", "true").code == 0
+        assert corral("submit", "--dry-run", "--project", "few", "--", "true").code == 0
     finally:
         assert corral("quota", "delete", "few").code == 0
     hopeless = corral("quota", "set", "short", "--owner", "*", "--time", "1h")

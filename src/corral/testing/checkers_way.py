@@ -35,8 +35,8 @@ class MakingWay:
 
     def see(self, session: str, fact: str, attempt: int, detail: str) -> None:
         """One event of those that a commit brought."""
-        if fact == "placed":
-            self._until.pop(session, None)
+        if fact in ("placed", "hold") or (fact == "update" and "group" in json.loads(detail)):
+            self._until.pop(session, None)  # who is held, or goes elsewhere, gives its claim up, and may make another
         elif fact == "preempting":
             self._once(session, attempt, json.loads(detail))
         elif fact == "preempted":
