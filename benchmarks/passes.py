@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import tempfile
@@ -33,6 +34,7 @@ from corral.ports import NewSession, Store
 from corral.reconcile import exchange, intents
 from corral.reconcile.placement import place_pass
 from corral.scheduling.kept.picture import Picture
+from corral.server import GC_THRESHOLDS
 from corral.store import open_store, upgrade
 from corral.testing.builders import Play, registration, whole_run
 
@@ -57,6 +59,7 @@ class Cost(NamedTuple):
 
 
 def run(nodes: int = NODES, shapes: int = SHAPES, waiting: int = WAITING, database: str = "") -> dict[str, float]:
+    gc.set_threshold(*GC_THRESHOLDS)  # as a manager has it
     if database:
         return _on_postgres(database, nodes, shapes, waiting)
     with tempfile.TemporaryDirectory(prefix="corral-passes-") as folder:

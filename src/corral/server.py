@@ -45,6 +45,8 @@ AGENT_MISSET = 2  # what an agent exits with when another try cannot help
 ALL_ENDED_WAIT_S = 120.0
 POLL_S = 0.1
 CRASH_POINTS = ("manager.before_commit", "manager.after_commit")
+# Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
+GC_THRESHOLDS = (50_000, 20, 100)
 
 log = structlog.get_logger("corral.server")
 
@@ -64,8 +66,7 @@ def up(settings: UpSettings) -> None:
 def _run(main: Coroutine[Any, Any, None]) -> None:
     for wrong in offer_policies():
         log.warning("a policy is left out", why=wrong)
-    # Rows come and go by the thousand and hold no cycles: the default thresholds cost a tenth of a busy manager's time.
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     openfiles.allow_many()
     try:
         import uvloop
