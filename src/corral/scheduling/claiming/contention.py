@@ -280,13 +280,13 @@ def needed_on(node: str, shape: Shape, victims: Sequence[Contender], room: Room)
     """The victims of one node that must stop: stop in order until it fits, then let back whoever is not in the way."""
     trial = room.trial(node)
     stopped: list[Contender] = []
-    ours = _try(trial, shape)
+    ours = trial.has_room_for(shape)
     for victim in victims:
         if ours:
             break
         trial.give_back(place for place in victim.places if place.node == node)
         stopped.append(victim)
-        ours = _try(trial, shape)
+        ours = trial.has_room_for(shape)
     if not ours:
         return None
     for victim in list(stopped[:-1]):
@@ -294,16 +294,8 @@ def needed_on(node: str, shape: Shape, victims: Sequence[Contender], room: Room)
         if trial.fits(back):
             for place in back:
                 trial.take(place)
-            if _try(trial, shape):
+            if trial.has_room_for(shape):
                 stopped.remove(victim)
             else:
                 trial.give_back(back)
     return stopped
-
-
-def _try(trial: NodeRoom, shape: Shape) -> bool:
-    places = trial.place(shape)
-    if isinstance(places, str):
-        return False
-    trial.give_back(places)
-    return True

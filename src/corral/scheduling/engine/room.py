@@ -98,6 +98,14 @@ class NodeRoom:
         _, _, best, vram = min(fitting, key=lambda one: one[:2])
         return [Grant(best.device.uuid, request.share_milli, vram)]
 
+    def has_room_for(self, shape: Shape) -> bool:
+        """Whether its ranks of one node could be placed; nothing is taken."""
+        places = self.place(shape)
+        if isinstance(places, str):
+            return False
+        self.give_back(places)
+        return True
+
     def fits(self, places: Sequence[RankPlace]) -> bool:
         """Whether all of these still fit together on this node as it is now."""
         if any(place.epoch != self.node.epoch or place.run_id != self.node.run_id for place in places):

@@ -294,7 +294,7 @@ class Ground:
         """Who must stop on this node: the cheapest until it fits, then back whoever is not in the way, dearest first;
         or one alone, if that costs less."""
         trial = self._trial(row, own)
-        if _fits(trial, shape):
+        if trial.has_room_for(shape):
             return []
         willing = [number for number in self._on_row[row] if weaker[number]]
         going = self._claims.going([self._victims[number] for number in willing])
@@ -304,7 +304,7 @@ class Ground:
                 continue
             stopped.append(number)
             trial.give_back(self._held_on(number, row))
-            if _fits(trial, shape):
+            if trial.has_room_for(shape):
                 break
         else:
             return None
@@ -315,7 +315,7 @@ class Ground:
     def _let_back(self, trial: NodeRoom, row: int, shape: Shape, number: int, stopped: list[int]) -> None:
         for place in self._held_on(number, row):
             trial.take(place)
-        if _fits(trial, shape):
+        if trial.has_room_for(shape):
             stopped.remove(number)
         else:
             trial.give_back(self._held_on(number, row))
@@ -328,7 +328,7 @@ class Ground:
                 return None
             trial = self._trial(row, own)
             trial.give_back(self._held_on(number, row))
-            if _fits(trial, shape):
+            if trial.has_room_for(shape):
                 return [number]
         return None
 
@@ -354,7 +354,7 @@ class Ground:
         return Offer(float(self._cost[sorted(victims)].sum()), self.name, tuple(stopped), tuple(ranks))
 
     def _all_fit(self, rows: Sequence[int], shape: Shape, victims: set[int], own: Sequence[RankPlace]) -> bool:
-        return all(_fits(self._after(row, victims, own), shape) for row in rows)
+        return all(self._after(row, victims, own).has_room_for(shape) for row in rows)
 
     def _after(self, row: int, victims: set[int], own: Sequence[RankPlace]) -> NodeRoom:
         trial = self._trial(row, own)
@@ -373,11 +373,3 @@ def _move(room: NodeRoom, place: RankPlace, sign: int) -> None:
         room.give_back((place,))
     else:
         room.take(place)
-
-
-def _fits(trial: NodeRoom, shape: Shape) -> bool:
-    places = trial.place(shape)
-    if isinstance(places, str):
-        return False
-    trial.give_back(places)
-    return True
